@@ -26,7 +26,7 @@ _JSON = "--json"
 
 
 class _Commands(click.Group):
-    """Lists the commands in the order of this file, each with a whole sentence."""
+    """The command `monarch`, which lists its commands in the order of this file."""
 
     def make_context(
         self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any
@@ -46,7 +46,10 @@ class _Commands(click.Group):
 
 
 def json_behind(command: click.Command, args: Sequence[str]) -> list[str]:
-    """Return the command line with a ``--json`` before a command's name moved behind it."""
+    """Return the command line with a ``--json`` moved behind the last command's name.
+
+    Without ``--json`` it is unchanged. Raises ``UsageError`` if the command has no ``--json``.
+    """
     moved = list(args)
     index, path, is_asked = 0, [], False
     while isinstance(command, click.Group) and index < len(moved) and not _takes_json(command):
@@ -99,7 +102,7 @@ def cli() -> None:
 @cli.command("help", hidden=True)
 @click.argument("names", nargs=-1)
 def help_(names: tuple[str, ...]) -> None:
-    """As -h of the command that is named."""
+    """Show the help of a command, as its -h does."""
     cli.main([*names, "-h"], "monarch", standalone_mode=False)
 
 
@@ -146,9 +149,10 @@ def trust() -> None:
 def apply() -> None:
     """Bring the allocation up, or find it running.
 
-    SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted.
-    Hosts of it that have ended are brought up again, and the others go on. One that is up and is
-    not what is wanted is ended first; where something runs on it, only if you agree.
+    SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted. Hosts
+    of the allocation that have ended are brought up again, and the others go on. If another
+    allocation than the wanted one is up, it is ended first; where something runs on it, only if you
+    agree.
     """
 
 
@@ -442,7 +446,7 @@ def recipe_prepare() -> None:
 def recipe_export() -> None:
     """Write the weights of a run to FILE, as plain safetensors.
 
-    Of a run they are the best where it kept these (extras.keep_best), else those it saved last.
+    They are the run's best ones, if it kept these (extras.keep_best), else those it saved last.
     """
 
 

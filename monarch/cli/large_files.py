@@ -58,10 +58,10 @@ class LargeFiles:
         self._file = file
 
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
-        """Return the report of ``push``, which is repeated if a person was asked in between, and
-        agreed.
+        """Call ``push`` and return its report.
 
-        Raises ``NotSent`` if the person refused.
+        If large files are to be sent, and a person can be asked about them, the push is
+        interrupted; after a yes it is made again. Raises ``NotSent`` after a no.
         """
 
         def review(files: Sequence[Entry]) -> None:
@@ -137,7 +137,7 @@ def _advice(workspace: Workspace, files: Sequence[Entry]) -> str:
 
 
 def _ways_out(workspace: Workspace, files: Sequence[Entry]) -> dict[Path, list[str]]:
-    """Return the patterns that leave these files out, by the ignore file for each."""
+    """Return the patterns that leave these files out of the workspace, by ignore file."""
     patterns_by_file: dict[Path, list[str]] = {}
     all_folders = Surroundings(workspace).whole()  # It may be a package's that comes along.
     for entry in files:

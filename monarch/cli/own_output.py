@@ -20,8 +20,9 @@ _OUTPUTS = (1, 2)  # stdout and stderr
 
 
 def without_own_output(workspace: Workspace) -> Workspace:
-    """Return the workspace without files that stdout or stderr of this process, or another process
-    of ours, writes.
+    """Return the workspace without files into which our own processes write.
+
+    Of this process, only the files of stdout and stderr are meant.
     """
     processes = _Processes()
     files = processes.files_behind(os.getpid(), _OUTPUTS)
@@ -32,7 +33,7 @@ def without_own_output(workspace: Workspace) -> Workspace:
 
 
 def patterns_of(workspace: Workspace, files: set[str]) -> list[str]:
-    """Return the patterns that leave out those of the files that are in the workspace."""
+    """Return patterns for ignore files that leave out the ``files`` that are in the workspace."""
     return [
         exact_pattern(inside)
         for folder in workspace.folders
@@ -42,15 +43,15 @@ def patterns_of(workspace: Workspace, files: set[str]) -> list[str]:
 
 
 def exact_pattern(inside: str) -> str:
-    """Return the pattern, for a folder's ignore file, of exactly this path in it."""
+    """Return the ignore file's pattern that matches only the path ``inside`` its folder."""
     return f"/{inside.translate(_SPECIAL)}"
 
 
 def files_of_our_processes() -> dict[str, int]:
     """Return the files that our processes have open for writing, each with the pid.
 
-    They include files of programs that read such a process's output (``| tee run.log``). Only this
-    user's, and only on Linux.
+    They include files of programs that read such a process's output (``| tee run.log``). Processes
+    of other users are not seen; without ``/proc`` the result is empty.
     """
     processes = _Processes()
     return {file: pid for pid in processes.ours() for file in processes.files_behind(pid)}
@@ -63,10 +64,10 @@ class _Processes:
         self._links = {pid: dict(_links(pid)) for pid in _pids()}
 
     def ours(self) -> list[int]:
-        """Return the pids of processes with a socket in our runtime folder, and of ``monarch``
-        commands.
+        """Return the pids of our processes.
 
-        A command gets such a socket within a second.
+        They have a socket in our runtime folder, or are ``monarch`` commands. A command has no such
+        socket in its first second, so it is known by the words of its command line.
         """
         sockets = _sockets_below(runtime_dir())
         return [
@@ -76,8 +77,7 @@ class _Processes:
         ]
 
     def files_behind(self, pid: int, descriptors: tuple[int, ...] | None = None) -> set[str]:
-        """Return the regular files that a process writes through these descriptors, or through
-        any."""
+        """Return the regular files that a process writes through ``descriptors`` (None: all)."""
         links = self._links.get(pid, {})
         files = set()
         for number, target in links.items():
@@ -131,7 +131,10 @@ def _links(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _written(pid: int, links: dict[int, str]) -> Iterator[str]:
-    """Yield those of the regular files that are open for writing, and not deleted."""
+    """Yield the regular files that a process has open for writing, without deleted files.
+
+    ``links`` has the target of each of the process's descriptors.
+    """
     for number, path in links.items():
         if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
             continue

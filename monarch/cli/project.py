@@ -311,8 +311,11 @@ class Project(NamedTuple):
             raise self._mistake(str(error)) from None
 
     def _ignored_by_default(self, dirs: Iterable[str | os.PathLike[str]]) -> list[str]:
-        """Return the pattern for the folder of runs, unless another program has a folder of that
-        name."""
+        """Return the pattern for the folder of runs, in a list; empty if it should not be ignored.
+
+        It is ignored if it is in the workspace, unless another program has a folder of that name
+        there.
+        """
         run_folders = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
         project_runs = self.directory.resolve() / OWN_RUNS.strip("/")
         is_free = all(not path.exists() or _is_of_runs(path) for path in run_folders)
@@ -355,7 +358,7 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _is_of_runs(folder: Path) -> bool:
-    """Whether a run has made the folder, which then ignores all its contents."""
+    """Whether a run has made the folder: a run writes a ``.gitignore`` of ``*`` into it."""
     try:
         return (folder / ".gitignore").read_text() == "*\n"
     except OSError:
@@ -363,8 +366,11 @@ def _is_of_runs(folder: Path) -> bool:
 
 
 def load_project(path: str | None) -> Project:
-    """Return the project of ``path``, or of ``monarch.toml`` in this folder; defaults without
-    one."""
+    """Return the project of the file ``path``; ``None`` is ``monarch.toml`` in this folder.
+
+    If this folder has no ``monarch.toml``, the project has the defaults. Raises ``JobError`` if
+    ``path`` does not exist.
+    """
     file = Path(path or PROJECT_FILE)
     if file.exists():
         real = file.resolve()
@@ -375,7 +381,10 @@ def load_project(path: str | None) -> Project:
 
 
 def noted_job() -> JobTrait | None:
-    """Return the allocation that was made for this folder, whether it still runs or not."""
+    """Return the job that was started for this folder; ``None`` if there was none.
+
+    It may have ended since.
+    """
     from monarch.job import DEFAULT_JOB_PATH, job_load
 
     try:
@@ -442,9 +451,10 @@ def no_allocation() -> JobError:
 
 
 def other_states() -> str:
-    """Return lines about states that a person may mistake for this folder's.
+    """Return lines about jobs that a person may mistake for this folder's; "" if there are none.
 
-    If this folder has none, they say how to find hosts that are left running.
+    They name allocations that were brought up for another folder. If there are none, they explain a
+    state file in this folder that has no effect.
     """
     from monarch.job import DEFAULT_JOB_PATH
     from monarch.job.contexts import JOB_PATH_VARIABLE

@@ -113,7 +113,7 @@ def _named_files(value: Any, folder: Path) -> Iterator[Path]:
 
 
 def is_trusted(project: ProjectLike) -> bool:
-    """Whether the person has agreed to everything that the project runs, or it runs nothing."""
+    """Whether the person has agreed to all that the project runs; True if it runs nothing."""
     powers = powers_of(project)
     if not powers.keys or os.environ.get(TRUST_VARIABLE) == "1":
         return True

@@ -33,7 +33,10 @@ class Breakpoints:
             self._set(parse_break(typed.text))
 
     def _sent(self, change: BreakPlace | None = None) -> dict[int, BreakPlace]:
-        """Return the breakpoints that the hosts remember, after sending them ``change``, if any."""
+        """Return the breakpoints that the hosts remember, by number.
+
+        If there is a ``change``, it is sent to the hosts first.
+        """
         visit = self._visit
         request = change or BreakPlace(number=0, file="", line=0, condition="", is_gone=False)
         places: dict[int, BreakPlace] = {}

@@ -137,7 +137,10 @@ class Console:
         self._way_in(typed.actor, typed.ranks)()
 
     def _way_in(self, actor: str, rank: int) -> Callable[[], None]:
-        """Return a function that attaches to a held call, or looks at a running one."""
+        """Return a function that attaches to a held call, or looks at a running one.
+
+        Raises ``NotAnswered`` if the rank has neither.
+        """
         try:
             hold = self._find(actor, rank)
         except NotAnswered:
@@ -202,7 +205,7 @@ class Console:
         self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
 
     def _tell_all(self, holds: Sequence[HoldNote], line: str) -> None:
-        """Send one line to all of them and show the answers, equal ones together.
+        """Send one line to all of ``holds``, and show the answers, equal ones together.
 
         Calls that have not stopped again in time are named too.
         """

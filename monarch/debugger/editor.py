@@ -105,8 +105,7 @@ class EditorBridge:
         return failed
 
     def roots(self, procs: Iterable[SeenProc]) -> list[tuple[str, str]]:
-        """Return pairs of folders: the workspace's here, and the same on the hosts of these
-        procs."""
+        """Return pairs of folders: of the workspace, and its copy on the hosts of these procs."""
         pairs = [
             (str(local), f"{proc.workspace}/{remote}".rstrip("/"))
             for proc in procs
@@ -258,10 +257,10 @@ def launch_entry(port: int, roots: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def write_launch(folder: Path, entry: dict[str, Any]) -> Path:
-    """Write the entry into the folder's ``.vscode/launch.json``, replacing an earlier one.
+    """Write the entry into the folder's ``.vscode/launch.json``; return the file's path.
 
-    Raises ``ValueError`` for a file that is no plain JSON (it may have comments), and leaves it
-    unchanged.
+    It replaces an earlier entry. Raises ``ValueError`` for a file that is no plain JSON (it may
+    have comments), and leaves it unchanged.
     """
     path = folder / ".vscode" / "launch.json"
     settings: dict[str, Any] = {"version": "0.2.0", "configurations": []}
@@ -325,5 +324,5 @@ def _framed(body: bytes) -> bytes:
 
 
 def path_mapping(local: str, remote: str) -> dict[str, str]:
-    """Return a pair of folders in the form of editors' settings."""
+    """Return a pair of folders as a path mapping in the settings of editors."""
     return {"localRoot": local, "remoteRoot": remote}

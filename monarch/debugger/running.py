@@ -58,9 +58,10 @@ class RunningRanks:
     def _in_flight(
         self, procs: Sequence[SeenProc], states: Sequence[ActorState]
     ) -> tuple[list[ActorState], Flights]:
-        """Return ``states`` and torch's records of collectives of ranks that are in one, or may be.
+        """Return the states, and torch's records of collectives.
 
-        States of ranks whose collective only torch knows are completed.
+        The records are of ranks that are in a collective, or may be. A state that lacks its rank's
+        collective gets it from these.
         """
         meshes = {proc.uid: proc.mesh for proc in procs}
         mesh_names = {
@@ -166,7 +167,7 @@ class RunningRanks:
             )
 
     def call_of(self, actor: str, rank: int) -> ActorState | None:
-        """Return the call that a rank runs, or ``None``."""
+        """Return the call that a rank of ``actor`` runs; ``None`` if it runs none."""
         states = states_of(self._visit, self._visit.procs(), rank)
         return next((state for state in states if state.actor == actor and state.method), None)
 
@@ -188,7 +189,7 @@ class RunningRanks:
             self._screen.write(peeked.text)
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
-        """Print where the ranks are that have not stopped again, and for which others they wait."""
+        """Print what the ranks do that have not stopped again, and which ranks they wait for."""
         uids = {hold.proc for hold in missing}
         actors = {hold.actor for hold in missing}
         procs = [proc for proc in self._visit.procs() if proc.uid in uids]
@@ -203,8 +204,10 @@ class RunningRanks:
 
 
 class Flights:
-    """The last collectives of procs, from torch's flight recorder; ``found`` has each mesh and
-    record."""
+    """The last collectives of procs, from torch's flight recorder.
+
+    It is made from each proc's mesh and record, by uid.
+    """
 
     def __init__(self, flights: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
         self._pending: dict[str, Collective] = {}
@@ -223,7 +226,7 @@ class Flights:
         return f" #{self._pending[state.proc].seq}" if is_in_one else ""
 
     def named(self, state: ActorState) -> ActorState:
-        """Return the state with the collective it is in, if only torch knows that."""
+        """Return the state, with the collective that only torch's records show, if there is one."""
         if state.collective or not state.may_be_in_one or state.proc not in self._pending:
             return state
         return state._replace(collective=self._pending[state.proc].op)

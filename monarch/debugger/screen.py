@@ -48,7 +48,10 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Plain lines. Typed input is repeated in the output, where it would not be seen."""
+    """Input and output as plain lines, for a pipe or a file.
+
+    Each line that is read is written to the output, too.
+    """
 
     is_terminal = False
     width = None

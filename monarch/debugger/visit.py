@@ -167,7 +167,7 @@ class Visit:
         return list(names)
 
     def begin(self, proc: Uid, request: Request[A]) -> Promise[Response[A]]:
-        """Send a request to a proc, without waiting for the answer."""
+        """Send a request to a proc; return a promise of the answer, without waiting."""
         address = self._met.get(proc)
         if address is None:
             raise NotAnswered("it is not known where that runs")

@@ -44,8 +44,10 @@ def all_contexts() -> list[str]:
 
 
 def state_of(name: str) -> Path:
-    """Return the path of a context's record, which exists while its allocation does. Raises
-    ``JobError``."""
+    """Return the path of a context's record, which exists while its allocation does.
+
+    Raises ``JobError`` if there is no such context.
+    """
     _check_known(name)
     return _contexts() / name / STATE
 
@@ -77,14 +79,19 @@ def create_context(name: str, spec: str | None = None) -> None:
 
 
 def use_context(name: str) -> None:
-    """Make the folder's path lead to this context's state. Raises ``JobError`` if it does not
-    exist."""
+    """Make this context the one in use in this folder.
+
+    Raises ``JobError`` if it does not exist.
+    """
     _check_known(name)
     write_private(make_project_records(Path()) / CURRENT, f"{name}\n".encode())
 
 
 def remove_context(name: str) -> str:
-    """Remove a context that has no allocation any more; return the name of the context in use."""
+    """Remove a context that has no allocation any more; return the name of the context then in use.
+
+    Raises ``JobError`` for the default context, and for a name that does not exist.
+    """
     _check_known(name)
     if name == DEFAULT_CONTEXT:
         raise JobError("the default context stays; `monarch kill` ends its allocation")

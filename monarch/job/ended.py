@@ -12,7 +12,10 @@ from pathlib import Path
 
 
 def note_end(state_file: Path, apply_id: str | None, ending: dict[str, str] | None) -> None:
-    """Write the note beside the place of the state. If that fails, the reason is just not shown."""
+    """Record how a job was ended, beside the path of its state.
+
+    Errors are ignored: then programs on the job only cannot show the reason.
+    """
     with contextlib.suppress(OSError):
         _note(state_file).write_text(json.dumps({"apply_id": apply_id, "ending": ending}))
 

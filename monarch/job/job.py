@@ -123,8 +123,10 @@ class JobTrait(ABC):
         return client().visit(url)
 
     def names_by_url(self) -> dict[str, str]:
-        """Return the names of its hosts, by URL, as far as the job knows them: a lost host cannot
-        be asked."""
+        """Return the names of its hosts, by URL.
+
+        Empty if the job does not know them: then a lost host, which cannot be asked, has no name.
+        """
         return {}
 
     def is_running(self) -> bool:
@@ -152,10 +154,13 @@ class JobTrait(ABC):
         raise JobError(f"a {self.kind} job cannot bring a single host up again")
 
     def take_ways(self, now: JobTrait) -> None:  # noqa: B027  (most have none)
-        """Reach the hosts by the commands of ``now``, the job as its author defines it today."""
+        """From now on, reach the hosts by the commands of ``now``.
+
+        It is the same job, as its author defines it today.
+        """
 
     def why_ended(self) -> str:
-        """Return the last output of hosts that have ended, as far as it is known."""
+        """Return the last output of hosts that have ended; "" if it is not known."""
         return ""
 
     @abstractmethod
@@ -334,10 +339,10 @@ class JobTrait(ABC):
         local_mount_point: str,
         meshes: Sequence[str] | None = None,
     ) -> None:
-        """Make ``state()`` mirror the hosts' folders in a local one, each under its host's
-        coordinates.
+        """Make ``state()`` mirror folders of the hosts in a local folder.
 
-        ``$SUBDIR`` in ``remote_mount_point`` is that name, such as ``hosts_0``.
+        Each has a subfolder there, named by its host's coordinates, such as ``hosts_0``.
+        ``$SUBDIR`` in ``remote_mount_point`` is this name.
         """
         self._mount_specs.append(
             MountSpec(
@@ -478,9 +483,10 @@ def job_loads(data: bytes) -> JobTrait:
 
 
 def job_from_client(data: bytes) -> JobTrait:
-    """Return the job of a state that its client sent, from another machine with another key.
+    """Return the job whose state a client sent from another machine.
 
-    The caller must have checked that the sender has the job's secret. Raises ``JobError``.
+    The state is signed with that machine's key, so the caller must have checked that the sender has
+    the job's secret. Raises ``JobError``.
     """
     fields = json.loads(data)
     for name in (SIGNATURE, "project_file"):  # That file is the client's.
@@ -540,7 +546,10 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
 
 
 def _end_earlier(job: JobTrait) -> None:
-    """End an earlier program's allocation. A failure is logged; the program gets its hosts."""
+    """End the allocation of an earlier program, whose place a new one takes.
+
+    A failure is logged, and does not stop the new one.
+    """
     try:
         job._end("replaced")
     except Exception:

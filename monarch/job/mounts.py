@@ -78,8 +78,10 @@ class MountSource:
 
 
 class MountCopy:
-    """The receiving end of a mount: a folder that becomes equal to its source. Raises
-    ``ReplicaBusy``."""
+    """The receiving end of a mount: a folder that becomes equal to its source.
+
+    Raises ``ReplicaBusy`` if another process writes to the folder.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -377,9 +379,10 @@ def remotemount(host_mesh: HostMesh, sourcepath: str, mntpoint: str | None = Non
 def gather_mount(
     host_mesh: HostMesh, remote_mount_point: str, local_mount_point: str
 ) -> GatherMount:
-    """Mirror folders of hosts in a local one, from now on; also ``monarch.gather_mount``.
+    """Mirror folders of hosts in a local one; also ``monarch.gather_mount``.
 
-    ``$SUBDIR`` in ``remote_mount_point`` is each host's folder name, such as ``hosts_0``.
+    It goes on until the returned mount is closed. ``$SUBDIR`` in ``remote_mount_point`` is each
+    host's folder name, such as ``hosts_0``.
     """
     return GatherMount(host_mesh, remote_mount_point, local_mount_point)
 

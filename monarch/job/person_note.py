@@ -39,7 +39,10 @@ def write_note(path: Path, record: Path, job: Mapping[str, Any]) -> None:
 
 
 def remove_note(record: Path, apply_id: str | None) -> None:
-    """Remove the note of a job whose state was at ``record``, unless it is another job's."""
+    """Remove the note of the job ``apply_id`` whose state was at ``record``.
+
+    Another job's note stays.
+    """
     path = path_for_people(record)
     if path is None or path.is_symlink() or path.parent.is_symlink() or not path.is_file():
         return

@@ -83,8 +83,10 @@ class Place(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The record of a job of an earlier folder at this path, or of this folder on another
-    machine."""
+    """The record of a job that may be mistaken for this folder's.
+
+    It is of another folder that was at this path, or of this folder on another machine.
+    """
 
     record: Path
     place: Place
@@ -151,14 +153,14 @@ def make_project_records(folder: Path) -> Path:
 
 
 def context_in_use(records: Path) -> str:
-    """Return the name of the context that a project's path leads to."""
+    """Return the name of the context in use, from a project's ``records``."""
     with contextlib.suppress(OSError):
         return (records / CURRENT).read_text().strip() or DEFAULT_CONTEXT
     return DEFAULT_CONTEXT
 
 
 def place_of(record: Path) -> Place | None:
-    """Return the folder that a record belongs to, or ``None``."""
+    """Return the folder that a record belongs to; ``None`` if that is not known."""
     for folder in record.parents:
         if folder.parent == _projects():
             return _read_place(folder)
@@ -176,10 +178,10 @@ def path_for_people(record: Path) -> Path | None:
 
 
 def left_behind(folder: Path) -> Iterator[Left]:
-    """Yield the jobs of folders that look like this one, but probably are not it.
+    """Yield the jobs of other folders that may be this one.
 
-    The folder may have been at this path before, or be this one seen from another machine, or this
-    one before it was moved.
+    Such a folder was at this path before, or may be this one at an earlier path, or as another
+    machine sees it.
     """
     try:
         place = Place.of(folder)
@@ -211,7 +213,7 @@ def _is_of_project(path: Path) -> bool:
 
 
 def _folder_of(path: Path) -> Path:
-    """Return the folder that a state belongs to. Raises ``JobError`` if ``path`` is no file's."""
+    """Return the folder that a state belongs to. Raises ``JobError`` if ``path`` names no file."""
     if path.name in ("", ".", ".."):
         raise JobError(f"{path} is no path of a file")
     return path.parent.parent if _is_of_project(path) else path.parent

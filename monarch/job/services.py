@@ -37,7 +37,7 @@ class MeshAdminConfig:
 
 
 def warn_of_missing(service: str) -> None:
-    """Warn, at the program's own line, that it does not get ``service``."""
+    """Warn that the program does not get ``service``; the warning names the program's own line."""
     warnings.warn(
         f"this release has no {service}: the job runs without. `monarch status` shows hosts and "
         "procs; metrics and spans go to OpenTelemetry where it is installed",

@@ -30,8 +30,10 @@ class NotSigned(JobError):
 
 
 def state_path() -> Path:
-    """Return the path of the folder, which may not exist. Raises ``JobError`` if it has no
-    place."""
+    """Return the path of the folder with this user's states of jobs; it may not exist.
+
+    Raises ``JobError`` if there is no home folder.
+    """
     # A relative path would depend on the folder in which the command is called.
     base = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(base):
@@ -45,7 +47,10 @@ def state_path() -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder, made if needed. Raises ``JobError`` if others could write into it."""
+    """Return the folder with this user's states of jobs, made if needed.
+
+    Raises ``JobError`` if it cannot be made, or others could write into it.
+    """
     path = state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +66,10 @@ def state_folder() -> Path:
 
 
 def check_state_folder() -> None:
-    """Raise ``JobError`` if the folder exists, and others own it or could write into it."""
+    """Raise ``JobError`` if the folder with the states of jobs is not safe.
+
+    It is safe if it does not exist, or only its owner, this user, can write into it.
+    """
     path = state_path()
     if path.is_symlink() and path.lstat().st_uid != os.getuid():
         raise JobError(f"{path} is a link that another user has made; remove it")
@@ -86,7 +94,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """Return the content of a private file.
+    """Return the content of a file that only this user could have written.
 
     Raises ``FileNotFoundError``, and ``JobError`` for a file that others could have written.
     """

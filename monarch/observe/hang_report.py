@@ -23,7 +23,7 @@ _SHORT_SECONDS = 0.05
 
 @dataclass
 class HangReport:
-    """The report of one moment."""
+    """The report of who waits for whom, and what cannot end by itself, at one moment."""
 
     #: Who waits for whom, by calls.
     waits: list[WaitEdge] = field(default_factory=list)
@@ -50,8 +50,10 @@ class HangReport:
 
     @property
     def late(self) -> set[tuple[str, int]]:
-        """Return collectives, by group and number, that match so far: some ranks have not reached
-        them yet."""
+        """Return the collectives of mismatches that may only be late, by group and number.
+
+        In these, the ranks agree so far, and some ranks have not reached the collective.
+        """
         return {(m.group, m.seq) for m in self.mismatches if len(m.by_kind) == 1}
 
     def keep_late(self, late_before: Collection[tuple[str, int]]) -> None:
@@ -149,9 +151,9 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
 def settled_report(
     report: HangReport, look: Callable[[], Iterable[Mapping[str, Any]]], pause: Callable[[], object]
 ) -> HangReport:
-    """Return ``report``; if ranks have not reached a collective, look again after a ``pause``.
+    """Return ``report``, or a second one if ranks have not reached a collective.
 
-    The second report leaves out collectives that were only on their way.
+    The second one is made after a ``pause``. It leaves out collectives that ranks reached late.
     """
     if not report.late:
         return report
@@ -162,7 +164,10 @@ def settled_report(
 
 
 def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], HoldNote]:
-    """Return the held calls, by proc, actor and rank. A host and its client may report the same."""
+    """Return the held calls, by proc, actor and rank.
+
+    A call that both a host and its client report is in the result once.
+    """
     return {
         (hold.proc, hold.actor, hold.rank): hold
         for look in looks

@@ -22,7 +22,10 @@ def json_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rows_in(data: bytes) -> list[dict[str, Any]]:
-    """Return the rows in such a file's content, or in a part of it."""
+    """Return the rows in the content of a file of JSON lines, or in a part of it.
+
+    Lines that are no JSON object are left out.
+    """
     rows = []
     for line in data.decode("utf-8", "replace").splitlines():
         row = parsed_json(line)
@@ -36,8 +39,8 @@ def rows_in(data: bytes) -> list[dict[str, Any]]:
 def parsed_json(text: str | bytes) -> Any:
     """Parse JSON; return ``None`` for invalid text.
 
-    An integer of more than 63 bits becomes a float, as in most languages: readers calculate with
-    numbers, and whoever wrote the file may be a stranger.
+    An integer of more than 63 bits becomes a float, since the sum of a float and a very large
+    integer is an error in Python.
     """
     try:
         return json.loads(text, parse_int=_as_number)
@@ -53,7 +56,7 @@ def _as_number(digits: str) -> int | float:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether the number is a time that a calendar has."""
+    """Whether the value is a time, in seconds since 1970, that a calendar date can have."""
     return isinstance(value, int | float) and abs(value) < _MOST_SECONDS
 
 

@@ -21,7 +21,7 @@ def leads_out(path: Path, folder: Path) -> bool:
 
 
 def open_kept(path: Path, folder: Path | None = None) -> BinaryIO:
-    """Open a file of a run's ``folder``, by default the file's own folder.
+    """Open a file of a run's ``folder`` to read, by default of the file's own folder.
 
     Raises ``OSError``, also if links lead out of the folder, or it is no plain file.
     """
@@ -41,9 +41,9 @@ def read_kept(path: Path, folder: Path | None = None) -> bytes:
 
 
 def open_to_append(path: Path) -> int:
-    """Open a file of a run's folder for reading and appending; make it if it does not exist.
+    """Open a file of a run's folder for reading and appending; return the file descriptor.
 
-    Raises ``OSError`` for a link to a file elsewhere, which is not the run's to write to.
+    It is made if it does not exist. Raises ``OSError`` for a link that leads out of the folder.
     """
     if leads_out(path, path.parent) and (path.is_file() or not path.exists()):
         raise OSError(errno.ELOOP, "a link leads out of the run's folder", str(path))

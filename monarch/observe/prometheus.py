@@ -13,7 +13,7 @@ _Sample = tuple[dict[str, Any], Any]
 def exposition(
     snapshot: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], *, by_rank: bool
 ) -> str:
-    """Return the text for a snapshot of `view.live_view.LiveView.update` and runs' summaries.
+    """Return the metrics for Prometheus: of a snapshot (`LiveView.update`), and runs' summaries.
 
     With ``by_rank`` each rank has its own figures: there may be thousands.
     """

@@ -122,8 +122,11 @@ class QueryTables:
             self._database.execute(f"SET {setting}")
 
     def _load_files(self, table: str, paths: Sequence[Path], folder: str, empty: str) -> None:
-        """Load rows of JSON files, each with the name of its run; lines that were cut short are
-        left out."""
+        """Load the rows of JSON files into ``table``, each with the name of its run.
+
+        Lines that were cut short are left out. ``empty`` declares more columns for a table without
+        rows.
+        """
         lines = []
         for path in paths:
             for row in json_rows(path):
@@ -184,7 +187,7 @@ class QueryTables:
             timer.join()
 
     def names(self) -> dict[str, list[str]]:
-        """Return the tables, with their columns."""
+        """Return the names of the tables, each with the names of its columns."""
         rows = self._database.execute(
             "SELECT table_name, column_name FROM information_schema.columns "
             "WHERE table_name NOT LIKE '\\_%' ESCAPE '\\' AND table_name <> 'rows' "
@@ -283,15 +286,17 @@ _ACTOR_COLUMNS = (
 
 
 class QueryEngine:
-    """Answers queries about a running mesh, each from the records of its processes at that
-    moment."""
+    """Answers queries about a running mesh.
+
+    Each query is answered from the records that the processes have at its time.
+    """
 
     def __init__(self, visit: Callable[[], MeshVisit], runs: Sequence[Path] = ()) -> None:
         self._visit = visit
         self._runs = tuple(runs)
 
     def tables(self, sql: str = "") -> QueryTables:
-        """Gather all tables now; stacks only if ``sql`` names them."""
+        """Gather and return all tables; those of stacks have rows only if ``sql`` names them."""
         visit = self._visit()
         drained = visit.drain()
         looks = visit.look(flight=True)
@@ -313,7 +318,7 @@ class QueryEngine:
             return tables.query(sql, seconds=math.inf if timeout is None else timeout)
 
     def query(self, sql: str, timeout: float | None = None) -> dict[str, list[dict[str, Any]]]:
-        """Return the answer in the form of upstream's client: ``{"rows": [{column: value}]}``."""
+        """Return the answer as PyTorch's Monarch returns it: ``{"rows": [{column: value}]}``."""
         return {"rows": self.table(sql, timeout).rows}
 
 

@@ -160,7 +160,7 @@ class MeshTrace:
     def _slice(
         self, row: Mapping[str, Any], name: str, kind: str, us: float, args: Mapping[str, Any]
     ) -> None:
-        """Add a slice of ``us`` microseconds from the moment on at which a row's event began."""
+        """Add a slice of ``us`` microseconds that begins when the row's event began."""
         self._add("X", row, self._began(row), name=name, cat=kind, dur=us, args=args)
 
     def _call(self, row: Mapping[str, Any]) -> None:
@@ -227,7 +227,10 @@ _MAKERS = {
 
 
 def _integer_threads(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace thread names by numbers, which the format needs; add an event with each name."""
+    """Return the events with a number for each thread, which the format needs, instead of its name.
+
+    An event for each thread has its name.
+    """
     numbers: dict[tuple[int, str], int] = {}
     numbered = []
     for event in events:

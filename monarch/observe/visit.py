@@ -95,13 +95,13 @@ class Drained:
 
     @property
     def packed(self) -> list[bytes]:
-        """Return all of it as packed lines."""
+        """Return the rows of all processes, and the lines about them, as packed lines."""
         lines = [pack_lines(row_objects(uid, unpack_rows(rows))) for uid, rows in self.rows]
         return [*lines, *self.about]
 
 
 def hosts_of(agent: ClientAgent) -> dict[str, ProcAddress]:
-    """Return all hosts that a program runs on: those that it is attached to, and itself."""
+    """Return all hosts that a program runs on, by URL: those that it is attached to, and itself."""
     linked = {url: link.address for url, link in agent.links.items() if not link.is_lost}
     return {"this program": agent.node.address, **linked}
 
@@ -213,13 +213,17 @@ class MeshVisit:
         drained.rows.append((client.uid, response.or_else(b"")))
 
     def keep(self, seconds: float) -> None:
-        """Make the hosts keep the records of their procs for ``seconds``, so that dead procs' exist
-        too."""
+        """Make the hosts keep the records of their procs for ``seconds``.
+
+        Then a proc's records are available after its end, too.
+        """
         self._ask_hosts(KeepRows(seconds))
 
     def profile(self, procs: Sequence[ProcAddress], seconds: float) -> dict[str, tuple[bytes, str]]:
-        """Return torch's trace of each of ``procs``, by uid, compressed with zstd, or why there is
-        none."""
+        """Return pairs of torch's trace and an error for each of ``procs``, by uid.
+
+        The trace is compressed with zstd. One of the two is empty.
+        """
         questions = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
         answers = collect(questions, seconds + 60.0, _LATE)
         return {uid: (response.or_else(b""), response.error) for uid, response in answers.items()}

@@ -24,7 +24,7 @@ _ODD = ("failed", "hangs", "held", "no answer")
 
 @dataclass(frozen=True)
 class RankView:
-    """One actor of one rank."""
+    """What one actor does on one rank, as a row of a view."""
 
     host: str
     #: Name and rank of its proc, as ``trainer 3``.
@@ -215,13 +215,19 @@ class LiveView:
 
 
 def _only_asks(look: Mapping[str, Any]) -> bool:
-    """Whether the look is at a program all of whose procs are on the hosts of its allocation."""
+    """Whether the look is at a program that has no procs of its own.
+
+    All its procs, if any, are on the hosts of its allocation.
+    """
     client = look.get("client_state") or {}
     return bool(client) and client["uid"] == look.get("uid") and not look.get("procs")
 
 
 def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: float) -> RankView:
-    """Return the rank; if one of its calls is held, with the place where, and for how long."""
+    """Return ``rank`` with its held call, from ``holds``: the place, and for how long it is held.
+
+    If none of its calls is held, return ``rank`` unchanged.
+    """
     hold = holds.get((rank.uid, rank.actor, rank.rank))
     if hold is None:
         return rank
@@ -230,7 +236,11 @@ def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: f
 
 
 def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
-    """Group ranks that do the same; groups that differ from most of their actor come first."""
+    """Return groups of ranks that do the same.
+
+    Odd groups come first: those with an error, or whose activity is that of less than half of the
+    actor's ranks.
+    """
     ranks_by_group: dict[tuple[str, ...], list[RankView]] = defaultdict(list)
     by_actor: dict[str, int] = defaultdict(int)
     for rank in ranks:
@@ -278,7 +288,7 @@ def cells_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def size_in_words(num_bytes: float | None) -> str:
-    """Return a size such as ``1.2G``."""
+    """Return a size such as ``1.2G``; ``-`` if it is not known."""
     if num_bytes is None:
         return "-"
     for unit in ("", "K", "M"):

@@ -105,8 +105,10 @@ def with_sources(text: str) -> str:
 
 
 def _user_frames(text: str) -> list[str]:
-    """Return the last three of the user's frames with their source lines; else the last of
-    libraries."""
+    """Return the last three of the user's frames, with their source lines.
+
+    If no frame is the user's, return the last three of libraries.
+    """
     lines = with_sources(text).splitlines()
     frames = []
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
@@ -236,7 +238,10 @@ def unload(shell: Any) -> None:
 
 
 def _run_command(arguments: list[str]) -> None:
-    """Run a command in its own process, since it may use the terminal, and end its program."""
+    """Run a ``monarch`` command in a process of its own, and print its output.
+
+    A command may use the terminal or end its program, so it does not run in the kernel's process.
+    """
     process = subprocess.run(
         [sys.executable, *text_arguments(_COMMAND, *arguments)],
         stdin=subprocess.DEVNULL,

@@ -130,21 +130,30 @@ class RunViews:
         self._lock = Lock()
 
     def data(self, run: RunFolder, known_events: int) -> dict[str, Any]:
-        """Return the data of a run, as `run_data` does."""
+        """Return the data of a run, as `run_data` does.
+
+        The list of events is omitted if the run has exactly ``known_events`` of them.
+        """
         with self._lock:
             steps = self._steps.get(run.path, lambda: _Steps(run))
             return run_data(run, self._locate, steps=steps.all(), known_events=known_events)
 
     def log(self, run: RunFolder, ranks: frozenset[int], after: int) -> dict[str, Any]:
-        """Return the lines of these ranks, or of all if ``ranks`` is empty, after line number
-        ``after``."""
+        """Return the lines of ``ranks`` after line number ``after``; no ranks are all ranks.
+
+        ``lines`` has the lines, ``next`` the number to ask with next, ``names`` the names of the
+        logs.
+        """
         with self._lock:
             tail = self._tails.get((run.path, ranks), lambda: _LogTail(run, ranks))
             lines, number = tail.since(after)
             return {"lines": lines, "next": number, "names": tail.names()}
 
     def summaries(self, runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
-        """Return the summaries of the last runs, newest first, with cached files."""
+        """Return the summaries of the last runs, newest first.
+
+        Files that have not changed since the last call are not read again.
+        """
         with self._lock:
             return [self._summary(run) for run in reversed(runs[-_MOST_RUNS:])]
 

@@ -199,7 +199,7 @@ class PageServer:
         return FileResponse(FOLDER / "index.html")
 
     async def _session(self, request: Request) -> Response:
-        """Exchange the token of the URL for a cookie."""
+        """Exchange the token of the URL for a cookie; answer a wrong token with status 403."""
         token = await _body_of(request, _MOST_TOKEN)
         cookie = self.gate.cookie_for(token.decode(errors="replace"))
         if cookie is None:

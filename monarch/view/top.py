@@ -134,7 +134,7 @@ class MonarchTop(App[None]):
 
     @property
     def _below(self) -> Screen[Any]:
-        """Return the screen below a box, whose figures are still updated."""
+        """Return the screen below a box, whose figures are updated while the box is open."""
         return self.screen_stack[0]
 
     def _show(self, snapshot: dict[str, Any]) -> None:

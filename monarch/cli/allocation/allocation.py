@@ -43,7 +43,11 @@ _ANSWER_SECONDS = 5.0
 
 
 def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | None = None) -> None:
-    """Start the job ``spec`` (MODULE.NAME), or that of the project file, unless it runs already."""
+    """Bring the wanted job up; if it is up already, only restart its lost hosts.
+
+    ``spec`` is MODULE.NAME, ``file`` a project file; without them it is the job of this folder. The
+    hosts end by themselves after ``idle_timeout`` without use.
+    """
     limit = None if idle_timeout is None else _seconds(idle_timeout)
     job_wanted = _wanted(spec, file, yes=yes)
     noted = noted_job()
@@ -71,7 +75,14 @@ def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | Non
 
 
 def _wanted(spec: str | None, file: str | None, *, yes: bool) -> JobTrait:
-    """Return the named job, or else that of the context in use."""
+    """Return the wanted job: that of ``spec``, else of ``file``, else of the context in use.
+
+    Where none of them names a job, it is that of the project file in this folder. Without such a
+    file it is one host on this machine, if the person agrees. A project file must be trusted.
+
+    ``spec`` or ``file`` is recorded as the context's job, if the context is not the default one, or
+    has a job already.
+    """
     context = current_context()
     spec_or_file = spec or file or spec_of(context)
     is_file = spec_or_file.endswith(".toml") or (spec_or_file == file and bool(file))
@@ -126,7 +137,10 @@ def _show_unasked(job: JobTrait) -> None:
 
 
 def _is_repaired(job: JobTrait) -> bool:
-    """Restart hosts that have ended; return false if this kind of job can only be made again."""
+    """Restart the hosts of a job that have ended, and return whether that was possible.
+
+    False means that the whole job must be made again.
+    """
     reason = job.why_ended()
     try:
         names = job.repair()
@@ -141,8 +155,9 @@ def _is_repaired(job: JobTrait) -> bool:
 
 
 def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
-    """Raise ``JobError`` if a run is active in a job that must end for another, and the user does
-    not agree.
+    """Report that ``job`` ends because another one is wanted; ask first if a program uses it.
+
+    ``is_agreed`` answers the question with yes. A no, or nobody to ask, is an error.
     """
     num_hosts = job.num_running()
     if not num_hosts:
@@ -157,7 +172,10 @@ def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
 
 
 def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
-    """Wait, but not for hosts that ended while they started: those will never answer."""
+    """Wait until the hosts of ``mesh`` answer.
+
+    If they end instead, kill ``job`` and raise ``JobError`` with the reason.
+    """
     is_up = mesh.initialized
     while True:
         try:
@@ -221,7 +239,7 @@ def host(address: str) -> None:
 
 
 def _show(job: JobTrait, responses: Mapping[str, Response[HostState]]) -> None:
-    """Print a table of hosts, by URL, and of their procs."""
+    """Print a table of the hosts and their procs; ``responses`` are the hosts' answers, by URL."""
     names = job.names_by_url()
     # A host without a user's name is free.
     show_hosts(responses, names)
@@ -241,6 +259,6 @@ def _show(job: JobTrait, responses: Mapping[str, Response[HostState]]) -> None:
 
 
 def inspect_job(job: JobTrait) -> dict[str, Response[HostState]]:
-    """Ask each host agent of a job for its state, by URL, without becoming their client."""
+    """Return each host agent's state, by URL, or its ``error``, without becoming its client."""
     addresses = {url: job.visit(url) for url in job.urls()}
     return inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))

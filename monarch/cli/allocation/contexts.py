@@ -14,7 +14,7 @@ from monarch.job.job import job_load
 
 
 def create(name: str, spec: str | None) -> None:
-    """Make a context, and use it."""
+    """Create the context ``name`` for the job ``spec`` (``None``: not chosen yet), and use it."""
     contexts.create_context(name, spec)
     contexts.use_context(name)
     with_spec = f", for {spec}" if spec else ""

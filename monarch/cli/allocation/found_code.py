@@ -55,7 +55,7 @@ class FoundScript:
     kind: Kind
 
     def lines(self, procs: int = 2) -> str:
-        """Return what kind of script it is, and what to do with it."""
+        """Return what kind of script it is, and how to run it with ``procs`` processes."""
         what_to_do = _LINES[self.kind].format(name=self.name, procs=procs)
         return f"{self.name}: {_NAMES[self.kind]}. {what_to_do}"
 
@@ -82,7 +82,7 @@ class FoundCode:
 
 
 def look_at(folder: Path) -> FoundCode:
-    """Look at the files of a project, those at its top and one folder below."""
+    """Return what a project has, from its files at the top and one folder below."""
     paths = [*sorted(folder.glob("*.py")), *sorted(folder.glob("*/*.py"))][:_MOST_FILES]
     scripts = []
     for path in paths:

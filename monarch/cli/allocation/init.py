@@ -128,7 +128,7 @@ def init(folder: Path | None, hosts: int | None) -> None:
 
 
 def _is_task(path: Path) -> bool:
-    """Whether a file defines what a task needs; False if it cannot be read."""
+    """Whether a file defines ``build_model`` and ``compute_loss``; False if it cannot be read."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -12,8 +12,10 @@ from monarch.cli.trust import note_trust, powers_of, take_back, trusted_files
 
 
 def trust(path: Path | None, is_list: bool, revokes: bool) -> None:
-    """Agree to what a project file makes us run, list the trusted files, or revoke the trust in
-    one."""
+    """Record the user's agreement to what a project file makes us run.
+
+    ``is_list`` prints the trusted files instead; ``revokes`` takes the agreement back.
+    """
     if is_list:
         for trusted in trusted_files():
             click.echo(trusted)

@@ -19,7 +19,10 @@ _PID = re.compile(r"pid (\d+), user ")
 
 
 def users_of(job: JobTrait) -> list[str]:
-    """Return the programs that the job's hosts serve, without this one, each with its run."""
+    """Return the names of the programs that the job's hosts serve, as `named` gives them.
+
+    This program is left out, and so are hosts that do not answer at once.
+    """
     if job.num_running() == 0:
         return []
     addresses = {url: job.visit(url) for url in job.urls()}
@@ -30,12 +33,15 @@ def users_of(job: JobTrait) -> list[str]:
 
 
 def served(state: HostState) -> str:
-    """Return the name of the program that a host serves; "" if none, or this one."""
+    """Return the name of the program that a host serves; "" if it serves none, or this program."""
     return "" if state.client == who_am_i() else state.client
 
 
 def named(state: HostState) -> str:
-    """Return what `served` returns, after the name of this folder's run that it trains, if any."""
+    """Return the name of the program that a host serves, as `served` does.
+
+    If the program trains a run of this folder, the run's name comes first.
+    """
     program = served(state)
     match = _WHO.fullmatch(program)
     if match is None:
@@ -46,7 +52,11 @@ def named(state: HostState) -> str:
 
 
 def check_free(job: JobTrait | None, command: Sequence[str] = ()) -> None:
-    """Raise ``JobError`` if another program uses the hosts on which ``command`` would run."""
+    """Raise ``JobError`` if another program uses the hosts of ``job``.
+
+    ``None`` is no allocation, so no hosts. The error names ``command`` as what to run without the
+    allocation.
+    """
     users = users_of(job) if job is not None else []
     if users:
         raise JobError(in_use_text(users, command))

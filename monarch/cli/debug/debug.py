@@ -52,7 +52,8 @@ def nothing_runs() -> JobError:
 def procs_here(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Visit, list[SeenProc]]:
     """Return a visit, and the running procs of these ranks and this mesh ("": any mesh).
 
-    Raises ``UsageError`` for text that names no ranks, and ``JobError`` if there is no such proc.
+    Raises ``UsageError`` for text that names no ranks. If there is no such proc, raises
+    ``JobError``, or with ``may_be_none`` returns no procs.
     """
     try:
         rank_set = parse_set(ranks)
@@ -151,9 +152,10 @@ def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
 def _by_program(
     procs: Sequence[SeenProc], hosts: Collection[Uid]
 ) -> list[tuple[str, list[SeenProc]]]:
-    """Return this folder's procs without a heading: those on ``hosts``, or started here.
+    """Return pairs of a heading and procs: one pair, with the heading "", for this folder's procs.
 
-    If there are none, return the procs of each other program of this user, with a heading.
+    They are the procs on ``hosts``, and those whose process runs in this folder. If there are none,
+    return a pair for each other program of this user.
     """
     folder = os.getcwd()
     own_procs = [p for p in procs if p.address.host_uid in hosts or _folder_of(p) == folder]

@@ -26,9 +26,9 @@ def debug(
     """A console for calls that are held at a breakpoint, or at an error.
 
     `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
-    hosts of this folder's allocation and all programs that you run on this machine: without a
-    port, and beside others. NAME and RANK attach to one call at once, and exit with 1 where that
-    rank has no held and no running call. `help` lists the commands.
+    hosts of this folder's allocation and all programs that you run on this machine. It needs no
+    port, and several consoles may be open. NAME and RANK attach to one call at once, and exit with
+    1 where that rank has no held and no running call. `help` lists the commands.
     """
     from monarch.cli.debug.debug import debug, edit
 
@@ -62,7 +62,7 @@ _at_start = click.option(
 @_mesh
 @click.pass_context
 def env(context: click.Context, versions: bool, ranks: str, mesh: str) -> None:
-    """Environment variables of all ranks, also while they are busy; the odd ones are marked.
+    """Environment variables of all ranks, also while they are busy; those that differ are marked.
 
     Values of variables that look like secrets are hidden behind a digest, by which they can still
     be compared. What is set is remembered for procs that start later.
@@ -94,7 +94,7 @@ def env_get() -> None:
 @_at_start
 @calls("monarch.cli.debug.env:list_all")
 def env_list() -> None:
-    """List all variables, or those that match."""
+    """List all variables, or those that match a pattern such as NCCL_*."""
 
 
 @env.command("set")
@@ -133,7 +133,8 @@ def env_diff() -> None:
 def stacks() -> None:
     """Show where the threads of this folder's ranks are; equal stacks are shown once.
 
-    Where nothing runs of this folder, those of your other programs, each with its folder.
+    If nothing of this folder runs, it shows the stacks of your other programs, each with its
+    folder.
 
     Nothing is stopped for it. RANKS are as in 3, 0-3,7 or ::2.
     """

@@ -31,7 +31,7 @@ def get(names: Sequence[str], ranks: str, mesh: str, at_start: bool) -> None:
 
 
 def list_all(patterns: Sequence[str], ranks: str, mesh: str, at_start: bool) -> None:
-    """Print all variables, or those that match."""
+    """Print all variables, or those that match one of ``patterns``."""
     _show(patterns, (), ranks, mesh, at_start)
 
 
@@ -56,7 +56,10 @@ def versions(ranks: str, mesh: str) -> None:
 
 
 def diff(pair: Sequence[str], mesh: str, against: str | None) -> None:
-    """Print the variables that differ between all ranks, between a pair, or from this shell's."""
+    """Print the variables that differ between all ranks, or between the two ranks of ``pair``.
+
+    With ``against``, print those that differ between a rank and this shell.
+    """
     if len(pair) not in (0, 2) or not all(map(str.isdigit, pair)):
         raise click.UsageError("give two ranks, as in `monarch env diff 0 3`, or none for all")
     visit, procs = procs_here(",".join(pair) or "all", mesh)
@@ -123,7 +126,7 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
 
 
 def _each_mesh(procs: Sequence[SeenProc]) -> Iterator[list[SeenProc]]:
-    """Yield the procs of each mesh; of several meshes, print the name of each before."""
+    """Yield the procs of each mesh; if there are several meshes, print each one's name first."""
     meshes = by_mesh(procs)
     for name, procs_of_mesh in meshes.items():
         if len(meshes) > 1:

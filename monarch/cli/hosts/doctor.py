@@ -76,7 +76,7 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
 
 
 def _before(job: JobTrait, timeout: float) -> Iterator[Finding]:
-    """Yield the findings that need no host."""
+    """Yield findings about what can be checked without a host: commands here, schedulers."""
     if job.kind == "ssh":
         if shutil.which("ssh") is None:
             yield Finding(
@@ -116,8 +116,10 @@ def _probes(job: JobTrait, up: JobTrait | None) -> dict[str, OpenProbe]:
 
 
 def _of_slurm(job: SlurmJob, timeout: float) -> Iterator[Finding]:
-    """Yield findings about Slurm's commands, and its answer to a test of the job, which is not
-    queued."""
+    """Yield findings about Slurm's commands, and about what sbatch says to a test of the job.
+
+    The test queues nothing.
+    """
     missing = [
         name for name in ("sbatch", "squeue", "scontrol", "scancel") if not shutil.which(name)
     ]

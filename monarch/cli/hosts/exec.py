@@ -71,7 +71,7 @@ def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[s
 
 
 def all_live(job: JobTrait, hosts: Sequence[JobHost]) -> list[LiveHost]:
-    """Return all hosts. Raises ``JobError`` if one does not answer."""
+    """Return all ``hosts`` with their states. Raises ``JobError`` if one does not answer."""
     live, wrong = ask(job, hosts)
     if wrong and not live and not job.is_running():
         raise no_allocation()
@@ -161,7 +161,7 @@ def exec_(
 
 @contextmanager
 def _then_killed(kills: bool) -> Iterator[None]:
-    """End the allocation after the block, if asked to."""
+    """End the allocation after the block, if ``kills`` is true."""
     try:
         yield
     finally:

@@ -39,8 +39,9 @@ def exec_() -> None:
 
     With several ranks, each line has its host and rank in front; what one rank alone prints comes
     as it is, and it gets standard input. A COMMAND that ends with .py is run by the host's Python.
-    Ends with the largest status. Ctrl-C interrupts it there, and nothing of it is left, whatever
-    ends this command. Each process has MONARCH_RANK, MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>.
+    Ends with the largest status. Ctrl-C interrupts COMMAND on the hosts, and none of its processes
+    is left when this command ends. Each process has MONARCH_RANK, MONARCH_RANK_<dim> and
+    MONARCH_SIZE_<dim>.
     """
 
 
@@ -55,7 +56,7 @@ def exec_() -> None:
 def shell() -> None:
     """Open a shell on a host, in this terminal; or COMMAND, one that needs a terminal.
 
-    It follows the size of the terminal, and keys go there, Ctrl-C and Ctrl-Z too. No port is
+    It follows the size of this terminal, and gets all keys, Ctrl-C and Ctrl-Z too. No port is
     opened for it.
     """
 
@@ -109,7 +110,7 @@ def context() -> None:
 @click.option("--spec", metavar="MODULE.NAME|FILE", help="a job in Python, or a project file")
 @calls("monarch.cli.allocation.contexts:create")
 def context_create() -> None:
-    """Make a context, and use it. What is up goes on."""
+    """Create a context, and use it. Allocations that are up go on."""
 
 
 @context.command("use")
@@ -124,7 +125,7 @@ def context_use() -> None:
 @click.option("--yes", "-y", is_flag=True, help="end its allocation, if one is up")
 @calls("monarch.cli.allocation.contexts:rm")
 def context_rm() -> None:
-    """Take a context away. One whose allocation is up stays, unless you agree to end that."""
+    """Remove a context. If its allocation is up, it is removed only if you agree to end that."""
 
 
 @context.command("ls")

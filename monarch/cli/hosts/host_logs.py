@@ -103,8 +103,11 @@ class _Shown:
 
 
 def since_time(text: str, now: float) -> float:
-    """Return a time in seconds since the epoch: ``30s``, ``10m``, ``2h``, ``1d`` ago, or a date or
-    time."""
+    """Parse the value of ``--since``; return the time in seconds since the epoch.
+
+    It is an age, as ``30s``, ``10m``, ``2h`` or ``1d`` before ``now``, or a date, a time of today,
+    or both. Raises ``UsageError``.
+    """
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
         return now - float(match[1]) * _UNITS[match[2]]
     today = time.strftime("%Y-%m-%d", time.localtime(now))

@@ -11,8 +11,9 @@ from monarch.wire.address import ProcAddress
 
 
 def hosts_here() -> dict[str, ProcAddress]:
-    """Return the running hosts of this folder's allocation, the programs of its runs, and the
-    program that runs this command, such as a notebook.
+    """Return what runs for this folder, by name: hosts of its allocation, and programs.
+
+    The programs are those of its runs, and the parent of this process, such as a notebook.
     """
     hosts = {}
     job = noted_job()

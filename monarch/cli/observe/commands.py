@@ -23,8 +23,8 @@ run_option = click.option("--run", "run", metavar="RUN", help="of a run's folder
 def query() -> None:
     """Ask SQL of what all processes remember of their last calls, failures, pushes.
 
-    SQL is also the name of a ready question, or - for standard input. Without it, lists these and
-    the tables. A query reads no files. Needs the extra `observe`.
+    SQL is also the name of a ready question, or - for standard input. Without SQL, it lists the
+    ready questions and the tables. A query reads no files. Needs the extra `observe`.
     """
 
 
@@ -57,13 +57,13 @@ def trace() -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json.gz"))
 @calls("monarch.cli.observe.questions:profile")
 def profile() -> None:
-    """Monarch's name for `monarch trace --seconds`."""
+    """Do what `monarch trace --seconds` does, under the name that PyTorch's Monarch gives it."""
 
 
 @click.command(hidden=True)
 @click.option("--addr", "-a", help="has no meaning here: hosts are found by the folder's job")
 def tui(addr: str | None) -> None:
-    """Monarch's name for `monarch top`."""
+    """Do what `monarch top` does, under the name that PyTorch's Monarch gives it."""
     if addr is not None:
         raise click.UsageError(
             "--addr: there is no admin server to ask; without it, this watches the hosts of the "
@@ -95,7 +95,7 @@ def top() -> None:
 def dashboard() -> None:
     """Watch what runs, and all runs of this folder, in a browser. Needs the extra `observe`.
 
-    The page can stay open: it shows whatever begins later. With --run it is of that folder alone.
+    The page can stay open: it shows whatever begins later. With --run it shows that run alone.
 
-    From afar: ssh -L 8265:127.0.0.1:8265 HOST, and open the URL that it prints.
+    From afar: ssh -L 8265:127.0.0.1:8265 HOST, and open the URL that this command prints.
     """

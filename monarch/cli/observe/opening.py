@@ -46,5 +46,8 @@ class PageOpener:
 
 
 def _has_browser() -> bool:
-    """Whether there is a graphical browser; behind a login one might draw in the run's terminal."""
+    """Whether this machine has a graphical display for a browser.
+
+    A browser that runs in a terminal is not used, because it would draw over the run's output.
+    """
     return sys.platform == "darwin" or any(os.environ.get(name) for name in _DISPLAYS)

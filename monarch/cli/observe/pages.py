@@ -35,8 +35,10 @@ Hosts = Callable[[], Mapping[str, ProcAddress]]
 def dashboard(
     run: str | None, port: int | None, read_only: bool, opens: bool, from_stdin: bool
 ) -> None:
-    """Serve the page until Ctrl-C, and print its URL. The default ``port`` may be replaced by a
-    free one."""
+    """Serve the page until Ctrl-C, and print its URL.
+
+    ``port`` ``None`` is the default port, or a free one if that is taken.
+    """
     try:
         from monarch.view.server import PageServer
     except ImportError:
@@ -73,9 +75,9 @@ def dashboard(
 
 
 def _of_folder(read_only: bool) -> PageSource:
-    """Return the page of all that runs in this folder, now or later, and of its ended runs.
+    """Return the page of what runs in this folder, also of what begins later, and of its runs.
 
-    Raises ``JobError`` if there are neither.
+    Raises ``JobError`` if nothing runs, and there is no run.
     """
     hosts = hosts_here()
     if not hosts and not runs_in(RUNS):
@@ -105,7 +107,7 @@ def _live(visit: MeshVisit, hosts: Hosts, title: str, read_only: bool) -> PageSo
 
 
 def _of_run(run: RunFolder, read_only: bool) -> PageSource:
-    """Return the page of a run without hosts, from the data in its folder."""
+    """Return the page of a run from the data in its folder; no host is asked."""
 
     def act(action: str, uids: Sequence[str]) -> str:
         raise JobError(f"{run.name} has ended: there is nothing to ask for {action}")
@@ -121,8 +123,10 @@ def _of_run(run: RunFolder, read_only: bool) -> PageSource:
 
 
 def _of_program() -> PageSource:
-    """Return the page of a program that started this process and ends it: the program sends its job
-    and pid, or nothing for everything that runs in this folder.
+    """Return the page for the program that started this process.
+
+    The program writes one line to our standard input: its job and pid, or neither for everything
+    that runs in this folder. When it closes that input, this process ends.
     """
     request = json.loads(sys.stdin.readline())
 

@@ -111,12 +111,16 @@ _TORCH_SECONDS = 2.0
 
 
 def profile(duration: str, output: Path) -> None:
-    """Call ``trace``, with Monarch's options."""
+    """Call ``trace``, with the options that PyTorch's Monarch has."""
     trace(None, _seconds(duration), False, output)
 
 
 def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None:
-    """Write the processes' records, after recording for ``seconds`` more, to ``file``."""
+    """Write a trace of all processes to ``file``, after recording for ``seconds`` more.
+
+    With ``run``, the trace is made from the records in that run's folder instead. ``with_torch``
+    adds what torch's profiler records in these seconds.
+    """
     profiles: dict[str, tuple[bytes, str]] = {}
     if run is not None:
         packed = kept_rows([find_run(run).path])

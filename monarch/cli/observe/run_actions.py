@@ -41,7 +41,10 @@ class RunActions:
         return action in self._actions
 
     def do(self, action: str, names: Sequence[str]) -> str:
-        """Run an action on one run. Raises ``JobError`` for an unknown action."""
+        """Run an action on one run, and return its text.
+
+        Raises ``JobError`` for an unknown action, or not exactly one name.
+        """
         if len(names) != 1:
             raise JobError("name one run")
         return self._actions[action](find_run(names[0]))
@@ -59,12 +62,12 @@ class RunActions:
         return printed.getvalue()
 
     def take(self, choice: str, run: RunFolder) -> str:
-        """Answer the run's question about ranks that differ."""
+        """Answer a run that holds because its ranks differ, with a ``choice`` that it offers."""
         answer_run(run, choice)
         return f"told {run.name}"
 
     def ask_slow(self, key: str, run: RunFolder) -> str:
-        """Hold the run, or give it more time, when a step on new code takes long."""
+        """Ask the run to hold ("k") or to wait longer ("+") while a step on new code takes long."""
         pusher_here().post(Bulletin(ASKED, KEYS[key]))
         return f"asked {run.name}"
 

@@ -26,7 +26,7 @@ _HOSTS_LOOKS = 10  # Not oftener: a scheduler may be asked for them.
 
 
 def visit_here() -> MeshVisit:
-    """Return a visit to `hosts_here`. Raises ``JobError`` if there are none."""
+    """Return a visit to what runs for this folder. Raises ``JobError`` if nothing does."""
     hosts = hosts_here()
     if not hosts:
         raise no_allocation()
@@ -54,8 +54,11 @@ class StayHere:
         self._num_looks = 0
 
     def look(self) -> Sequence[dict[str, Any]]:
-        """Look at the hosts; now and then also at torch's collectives, which show who waits in
-        which."""
+        """Return the current state of each host.
+
+        Some calls also return torch's last collectives, and look for hosts that have started or
+        ended.
+        """
         number, self._num_looks = self._num_looks, self._num_looks + 1
         if number and number % _HOSTS_LOOKS == 0:
             self._visit.go_to(self._hosts())

@@ -44,7 +44,10 @@ class RankActions:
         }
 
     def do(self, action: str, uids: Sequence[str]) -> str:
-        """Run an action on these procs. Raises ``JobError`` for an unknown action."""
+        """Run an action on these procs, and return its text.
+
+        Raises ``JobError`` for an unknown action.
+        """
         if action not in self._actions:
             raise JobError(f"{action!r} is not one of {', '.join(self._actions)}")
         return self._actions[action](uids)
@@ -62,7 +65,10 @@ class RankActions:
         return "\n".join(lines).rstrip()
 
     def profile(self, uids: Sequence[str]) -> str:
-        """Record with torch's profiler for two seconds, and write one file for all ranks."""
+        """Record with torch's profiler for two seconds, and write one file for all ranks.
+
+        Return its path, and the errors of ranks that have no trace.
+        """
         addresses = [msgspec.convert(proc["address"], ProcAddress) for proc in self._chosen(uids)]
         profiles = self._visit.profile(addresses, _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)
@@ -112,7 +118,10 @@ class RankActions:
         return {proc["uid"]: proc for look in self._visit.look() for proc in look.get("procs", ())}
 
     def _chosen(self, uids: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the current state of these procs, at most ``_MOST``. Raises ``JobError``."""
+        """Return the current state of these procs, at most ``_MOST``.
+
+        Raises ``JobError`` if one of them has ended, or none is named.
+        """
         chosen_uids = list(dict.fromkeys(uids))[:_MOST]
         procs = [proc for proc in procs_of(self._visit.look(), chosen_uids) if proc.get("address")]
         if len(procs) < len(chosen_uids) or not chosen_uids:

@@ -145,7 +145,10 @@ def _echo(data: bytes) -> None:
 
 
 def _wait_until_begun(program: RemoteProgram, host: LiveHost, *, is_here: bool) -> RunFolder | None:
-    """Wait for the run's folder and return it; ``None`` if its program ends before."""
+    """Wait for the run's folder and return it; ``None`` if the program ends without making one.
+
+    Raises ``JobError`` if the run does not begin in time.
+    """
     deadline = time.monotonic() + _BEGIN_SECONDS
     with phase(f"the run begins on {host.host.name}"):
         while True:
@@ -169,7 +172,7 @@ def _is_of(run: RunFolder, uid: str) -> bool:
 
 
 def _check_in_workspace(recipe: str, config_file: str | None) -> None:
-    """Raise ``JobError`` for files that the host would not have."""
+    """Raise ``JobError`` if the recipe's file or the config does not exist in the workspace."""
     folders = [Path(entry.local).resolve() for entry in load_project(None).make_workspace().folders]
     for path in (recipe.partition(":")[0], config_file):
         if path and (path.endswith((".py", ".toml")) or "/" in path):
@@ -184,7 +187,10 @@ def _check_in_workspace(recipe: str, config_file: str | None) -> None:
 
 
 def _runs_there() -> str:
-    """Return a folder of the person's own on that host, which stays when the allocation ends."""
+    """Return the folder on a remote host for this folder's runs.
+
+    It is in the user's home folder, so it stays when the allocation ends.
+    """
     origin = f"{os.uname().nodename}:{os.getcwd()}"
     plain = re.sub(r"[^\w.-]", "_", Path.cwd().name)
     name = f"{plain}-{sha256(origin.encode()).hexdigest()[:8]}"
@@ -192,11 +198,9 @@ def _runs_there() -> str:
 
 
 def _bring_project(job: JobTrait, host: LiveHost) -> str:
-    """Send the workspace and the allocation's state to the run's host; return the state's path
-    there.
+    """Send the workspace and the allocation's state to the run's host.
 
-    The state is kept in that user's state folder, signed with the key there, since the sender has
-    the job's secret.
+    Return the path of the state on that host. The host signs it with its own user's key.
     """
     if Path(PROJECT_FILE).exists():
         pushed = subprocess.run(
@@ -232,8 +236,10 @@ def _run_there(
 
 
 def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
-    """Copy new data of a run on another machine to this one, except checkpoints; return the
-    copy."""
+    """Copy a run's new data from another machine, except checkpoints; return the local copy.
+
+    ``None`` if the data cannot be read there, or is not that of a run yet.
+    """
     local_files = {}
     for path in RUNS.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -321,7 +327,10 @@ def attach(name: str) -> None:
 
 
 def _plainly(host: LiveHost, uid: str) -> ProgramEnd | None:
-    """Print the program's output into a pipe or a file; Ctrl-C leaves the run alone."""
+    """Print the program's output until it ends, without a terminal; return its end.
+
+    After Ctrl-C the program goes on, and the result is ``None``.
+    """
     output: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     program = RemoteProgram(
         client().node, host.address, lambda stream, data: output.put((stream, data)), uid=uid
@@ -366,7 +375,10 @@ def _on_terminal(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
 
 
 def _ask(run: RunFolder) -> str:
-    """Ask, after Ctrl-C, whether to (d)etach, to (e)nd the run, or to continue watching."""
+    """Ask, after Ctrl-C, what to do with a detached run.
+
+    Return "d" to leave it to itself, "e" to end it; any other answer continues the watching.
+    """
     click.echo()
     question = f"{run.name}: (d)etach and leave it to itself, (e)nd it, or Enter to go on"
     try:

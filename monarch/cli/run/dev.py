@@ -60,7 +60,7 @@ class _Watch:
         _send(self._process, key)
 
     def end(self) -> None:
-        """Make the watch undo an unfinished push, and end it."""
+        """End the watch, which first undoes an unfinished push."""
         self._is_ending = True
         end_child(self._process, _END_SECONDS)
         self._reader.join(_END_SECONDS)
@@ -129,7 +129,10 @@ class _Page:
 
 
 def _started(*words: str) -> subprocess.Popen[str]:
-    """Start a command of ours in a session of its own: Ctrl-C is for the run."""
+    """Start a ``monarch`` command in a session of its own, and return the process.
+
+    Ctrl-C in this terminal does not reach it: that is for the run.
+    """
     return subprocess.Popen(
         [sys.executable, *module_arguments("monarch.cli.main", *words)],
         stdin=subprocess.PIPE,

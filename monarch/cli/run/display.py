@@ -60,7 +60,7 @@ class Pace:
         self._last = step, time
 
     def left(self, num_steps: int) -> str:
-        """Return how long the rest takes, as ``1:23:45``; ``-`` if that is not known."""
+        """Return the time until step ``num_steps``, as ``1:23:45``; ``-`` if it is not known."""
         if self._last is None or not self._seconds or num_steps <= 0:
             return "-"
         most = _PACE_TIMES * statistics.median(self._seconds)
@@ -123,7 +123,11 @@ class LiveDisplay:
             self._end_phase()
 
     def renderable(self) -> RenderableType:
-        """Return the current table at the bottom."""
+        """Return what is at the bottom of the terminal.
+
+        It is the table, and below it a spinner while a phase lasts, or the note that a call is
+        held.
+        """
         with self._lock:
             row = [*self._progress, *self._saved, *self._numbers] if self._progress else []
             is_waiting = self._phase is not None

@@ -47,7 +47,7 @@ def show(name: str, is_toml: bool) -> None:
 
 
 def cp(name: str, file: Path | None, force: bool) -> None:
-    """Copy a recipe, or its config, to ``file``."""
+    """Copy a recipe, or its config, to ``file``; ``None`` is a name made from the recipe's."""
     recipe = recipe_here(name)
     is_folder = recipe.path is not None and recipe.path.is_dir()
     target = file or Path(f"my_{recipe.name}{'' if is_folder else '.py'}")
@@ -140,7 +140,10 @@ def export(name: str, run_or_checkpoint: str, file: Path, force: bool) -> None:
 
 
 def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Return pairs (source, target) of the files to copy for a recipe; of a folder its modules."""
+    """Return pairs (source, target) of the files to copy for a recipe.
+
+    A recipe that is a folder has a pair for each of its modules.
+    """
     if not source.is_dir():
         return [(source, target)]
     return [(each, target / each.relative_to(source)) for each in sorted(source.rglob("*.py"))]
@@ -195,20 +198,25 @@ def _tell_as_python_does(error: Exception) -> None:
 
 
 def outline_here(name: str) -> Outline | None:
-    """Return the outline of that recipe, read without importing torch; ``None`` if it has none."""
+    """Return the outline of the recipe ``name``; ``None`` if it has none.
+
+    It is read without importing torch.
+    """
     _import_from_workspace(name)
     return outline_of(name)
 
 
 def preload_here(name: str) -> tuple[str, ...]:
-    """Return the modules to import before that recipe's procs start, without importing the
-    recipe."""
+    """Return the modules to import before the procs of the recipe ``name`` start.
+
+    The recipe itself is not imported for it.
+    """
     _import_from_workspace(name)
     return preload_of(name)
 
 
 def fast_dev_here(name: str) -> tuple[str, ...]:
-    """Return the overrides with which that recipe runs all its code paths in a few steps.
+    """Return the overrides with which the recipe ``name`` runs all its code in a few steps.
 
     Raises ``JobError`` if it declares none.
     """
@@ -229,7 +237,7 @@ def workspace_first() -> None:
 
 
 def _import_from_workspace(name: str) -> None:
-    """Make imports find the workspace's modules.
+    """Make imports prefer the workspace's modules to installed ones.
 
     For a built-in recipe, installed modules come first: a ``torch.py`` in the folder does not
     replace torch.

@@ -327,7 +327,7 @@ class RunEnded(MonarchError):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A request for a run. The same request resumes an unfinished run of it."""
+    """A request for a run. If it is made again, it resumes the run that it left unfinished."""
 
     recipe: str
     config_file: str | None
@@ -367,8 +367,9 @@ class RunRequest:
         return Path(self.config_file) if self.config_file else None
 
     def load(self, recipe: Recipe | Outline, earlier: RunFolder | None) -> LoadedConfig[Any]:
-        """Return the config: from the given file, else from the run that continues. All mistakes
-        are found here, before any process is started.
+        """Return the config: from the given file, else from ``earlier``, the run that is resumed.
+
+        Raises ``ConfigError`` for all mistakes, before any process is started.
         """
         path = self.config_path
         if self.is_script:
@@ -383,8 +384,10 @@ class RunRequest:
         return load_config(recipe.config_class, path, self.overrides, os.environ)
 
     def _of_script(self, earlier: RunFolder | None) -> list[str]:
-        """Return the overrides of `ScriptConfig` for a plain script: the script and its
-        arguments."""
+        """Return the overrides of `ScriptConfig` for a plain script: the script and its arguments.
+
+        If no arguments are given, they are those of ``earlier``, the run that is resumed.
+        """
         args = list(self.overrides)
         if not args and earlier is not None and "--" in earlier.command:
             args = earlier.command[earlier.command.index("--") + 1 :]
@@ -411,7 +414,10 @@ def recipe_of(earlier: RunFolder | None) -> str:
 def _unfinished(
     recipe: Recipe, request: RunRequest, loaded: LoadedConfig[Any]
 ) -> tuple[RunFolder | None, LoadedConfig[Any]]:
-    """Return the run that the same command left unfinished, if it can continue, and its config."""
+    """Return the run that the same command left unfinished, and the config to resume it with.
+
+    If there is none, or its config differs from ``loaded``, return ``None`` and ``loaded``.
+    """
     earlier = find_unfinished(RUNS, recipe.name, request.command)
     if earlier is None:
         return None, loaded

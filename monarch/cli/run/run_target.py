@@ -63,10 +63,11 @@ class RunTarget:
     def attach(
         self, project: Project, *, is_agreed: bool = False, may_ask: bool = False
     ) -> tuple[HostMesh, RunCode | None, int]:
-        """Return the hosts with the workspace of ``monarch.toml`` on them, its code, and its
-        generation. Procs of this process's own host import the user's own files.
+        """Send the workspace of ``monarch.toml`` to the hosts; return hosts, code and generation.
 
-        Large files are reported before they are sent, or asked about, unless ``is_agreed``.
+        The code is ``None`` without a workspace, or if this process is the host: its procs import
+        your own files. Large files are reported before they are sent, or asked about, unless
+        ``is_agreed``.
         """
         own_uid = client().node.uid
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
@@ -104,8 +105,11 @@ class RunTarget:
         return hosts, code, generation
 
     def _as_it_is_there(self, hosts: HostMesh) -> tuple[HostMesh, RunCode | None, int]:
-        """Return the hosts and code of a run whose author is elsewhere: this folder is a host's
-        copy."""
+        """Return hosts, code and generation of a run in a host's copy of the workspace.
+
+        Its author is on another machine, so nothing is sent. Without a generation the code is
+        ``None``.
+        """
         generation = client().generation
         if not generation:
             return hosts, None, generation
@@ -118,8 +122,10 @@ class RunTarget:
         choose: Callable[[str], OnHostLoss],
         why_unfit: Callable[[int], str],
     ) -> RunAllocation | None:
-        """Return the run's allocation, which replaces lost hosts; ``None`` on this machine
-        alone."""
+        """Return the run's allocation, which replaces lost hosts.
+
+        ``None`` if the run has none, or one whose state is not kept.
+        """
         job = self.job
         if job is None or job._state_path is None:
             return None
@@ -145,7 +151,7 @@ class RunTarget:
         )
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
-        """Spawn procs for a recipe that does not spawn its own."""
+        """Spawn and return the procs for a recipe that does not spawn its own."""
         preload = recipe.preload or tuple(name for name in ("torch",) if name in sys.modules)
         return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
 
@@ -204,7 +210,8 @@ def _for_roles(roles: Mapping[str, int] | None, num_hosts: int) -> int:
 def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
     """Return one proc for each GPU that a host sees; without GPUs one, or two on a single host.
 
-    It depends on the size of the mesh, so that each host does the same with fewer hosts.
+    ``num_hosts`` is the size of the whole mesh: a run on some of its hosts has as many procs on
+    each.
     """
     node = client().node
     for url in job.running_urls()[:1]:
@@ -221,8 +228,8 @@ def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
 def _brought_up_again(num_wanted: int | None) -> JobTrait | None:
     """Restart the lost hosts of an allocation; return its job, or ``None`` if it is gone.
 
-    If a host cannot be restarted, the others will do if there are ``num_wanted`` of them. Raises
-    ``JobError`` if too few remain.
+    If a host cannot be restarted, ``num_wanted`` hosts are enough (``None``: all are needed).
+    Raises ``JobError`` if fewer are left.
     """
     job = noted_job()
     if job is None or job.ending is not None:

@@ -79,7 +79,10 @@ def ls() -> None:
 
 
 def take(name: str, *, checkpoint: bool) -> None:
-    """Answer a run whose ranks differ."""
+    """Tell a run that holds because its ranks differ to continue.
+
+    All ranks take one rank's state, or with ``checkpoint`` that of the last checkpoint.
+    """
     run = find_run(name)
     answer_run(run, "c" if checkpoint else "t")
     say(f"told {run.name}")
@@ -231,7 +234,10 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 
 def _one_named(name: str) -> RunFolder:
-    """Return the run of this folder that the name means; it must fit only one run."""
+    """Return the run of this folder with that name, or with a name that begins so.
+
+    Raises ``JobError`` if it is no run of this folder, or several runs have such names.
+    """
     named_run = find_run(name)
     runs = runs_in()
     if named_run.path.resolve() not in {run.path.resolve() for run in runs}:
@@ -275,7 +281,7 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
 
 
 def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:
-    """Return the last ``num`` lines of each rank."""
+    """Return the last ``num`` lines of each rank; ``None`` is all lines."""
     if num is None:
         return list(lines)
     by_rank: dict[str, list[Line]] = {}

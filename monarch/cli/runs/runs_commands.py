@@ -48,10 +48,10 @@ def runs_logs() -> None:
 @click.option("--yes", "-y", is_flag=True, help="do not ask")
 @calls("monarch.cli.runs.runs:rm")
 def runs_rm() -> None:
-    """Take runs away, with their checkpoints, logs and reports.
+    """Remove runs, with their checkpoints, logs and reports.
 
-    Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
-    others that were named beside it. The beginning of a name will do where only one run has it.
+    Asks first at a terminal; elsewhere it needs --yes. If one of the named runs is going on, none
+    is removed. The beginning of a name will do where only one run has it.
     """
 
 
@@ -87,7 +87,7 @@ def runs_plot() -> None:
 @click.option("--checkpoint", is_flag=True, help="the last checkpoint's state instead")
 @calls("monarch.cli.runs.runs:take")
 def runs_take() -> None:
-    """Let a run go on that holds as its ranks have come apart.
+    """Continue a run that holds because its ranks differ.
 
     All ranks take the state of the rank that the run names; with --checkpoint all go on from the
     last checkpoint, in new processes.
@@ -100,14 +100,14 @@ def runs_hold() -> None:
     """Hold the run of this folder's allocation, where a step on new code takes long.
 
     As k does in its terminal, or in a watch: the step is interrupted, all ranks go back to before
-    it, and it is made again with the next save. What is not slow goes on.
+    it, and it is made again with the next save. A run whose step is not slow goes on.
     """
 
 
 @runs.command("wait")
 @calls("monarch.cli.runs.slow_runs:ask_slow_runs", key="+")
 def runs_wait() -> None:
-    """Give a step on new code that takes long more time, as + does in the run's terminal."""
+    """Give more time to a step on new code that takes long, as + does in the run's terminal."""
 
 
 @runs.command("attach")
@@ -116,6 +116,6 @@ def runs_wait() -> None:
 def runs_attach() -> None:
     """Watch a run that goes on detached, with the keys that it has in its own terminal.
 
-    It shows what the run wrote last, and goes on. Ctrl-C asks whether to leave the run to itself or
-    to end it.
+    It shows what the run wrote last, then what it writes. Ctrl-C asks whether to leave the run to
+    itself or to end it.
     """

@@ -183,7 +183,7 @@ def choices_of(space: Sequence[Dimension]) -> list[Given]:
 
 
 def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
-    """Draw ``num`` random settings; the same settings for the same seed."""
+    """Return ``num`` random settings; the same ``seed`` gives the same settings."""
     draw = random.Random(seed)
     return [
         tuple(dim.drawn(draw) if isinstance(dim, ValueRange) else draw.choice(dim) for dim in space)
@@ -205,7 +205,10 @@ def corners_of(space: Sequence[Dimension]) -> list[Given]:
 
 
 def label_of(values: Sequence[str], overrides: Sequence[str]) -> str:
-    """Return the values that distinguish a run from the others: those chosen for it."""
+    """Return the ``values`` that differ from the sweep's ``overrides``, as a label for a run.
+
+    If none differs, return them all.
+    """
     chosen = [value for value, override in zip(values, overrides, strict=True) if value != override]
     return " ".join(chosen or values)
 
@@ -234,8 +237,9 @@ def last_values(run: RunFolder) -> dict[str, float]:
 
 
 def value_of(run: RunFolder, metric: str) -> float | None:
-    """Return the last value of a metric, if there is one. Raises ``JobError``, naming the run's
-    metrics, if a finished run lacks this one.
+    """Return the last value of ``metric`` ("": the run's main one); ``None`` without a number.
+
+    Raises ``JobError``, naming the run's metrics, if a finished run lacks this one.
     """
     values = last_values(run)
     name = metric or metric_of([values])
@@ -246,7 +250,10 @@ def value_of(run: RunFolder, metric: str) -> float | None:
 
 
 def best_of(runs: Sequence[RunFolder], metric: str = "", goal: Goal | None = None) -> str:
-    """Return a text that names the best run, by the given metric or by one that all runs have."""
+    """Return a text that names the best run, by ``metric`` ("": one that all runs have).
+
+    "" if fewer than two runs can be compared.
+    """
     measured = [last_values(run) for run in runs]
     finite = [
         (run, {name: value for name, value in values.items() if math.isfinite(value)})

@@ -135,7 +135,7 @@ class Slot:
 
 
 def slots_of(target: RunTarget, num_slots: int) -> list[Slot]:
-    """Divide the target into ``num_slots`` parts of equal size.
+    """Return the target's ``num_slots`` parts, all of equal size.
 
     Raises ``JobError`` if there are not enough procs.
     """
@@ -161,8 +161,9 @@ class _Trial(NamedTuple):
 
 
 class _Going:
-    """Runs the runs of a sweep: each slot takes the next proposal. ``errors`` has a text for each
-    failure.
+    """Makes the runs of a sweep: each slot takes the next proposal when it is free.
+
+    ``errors`` has a text for each run that failed.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ def sync_status() -> None:
 def sync_history() -> None:
     """The generations that the hosts remember: when, who, what.
 
-    A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
+    A `*` marks the current one, a `-` one that no host has in full any more.
     """
 
 
@@ -94,8 +94,9 @@ def sync_history() -> None:
 def sync_rollback() -> None:
     """Have all hosts go back to a generation, or none of them.
 
-    Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
-    your own files stay as they are, so that `monarch sync` goes forward again.
+    Without GENERATION: to the one that went well, if a run holds; else to the latest that differs
+    from the current one. What runs on the hosts reloads; your own files stay as they are, so that
+    `monarch sync` goes forward again.
     """
 
 
@@ -108,5 +109,5 @@ def sync_rollback() -> None:
 def sync_diff() -> None:
     """How your files differ from what the hosts have, or had as GENERATION.
 
-    Lines with a `-` are there, those with a `+` are yours.
+    Lines with a `-` are the hosts', those with a `+` are yours.
     """

@@ -74,8 +74,11 @@ def history(options: SyncOptions, limit: int) -> None:
 
 
 def rollback(options: SyncOptions, generation: int | None, best_effort: bool) -> None:
-    """Roll all hosts back to ``generation``, or to the one before theirs; if a run holds, to the
-    generation that went well there.
+    """Roll all hosts back to ``generation``; exit with 1 if they do not follow.
+
+    ``None`` is the last generation that succeeded in the run that holds, if one does. Otherwise it
+    is the latest generation that differs from the current one. With ``best_effort``, hosts that do
+    not answer are left out.
     """
     output: Output = JsonLines() if options.is_json else Lines(Terminal())
     with errors(is_json=options.is_json):

@@ -28,9 +28,9 @@ _CODE = (
 
 
 class LeaveOut(NamedTuple):
-    """A ``pattern`` that leaves files out, for the ignore file ``file``.
+    """A ``pattern`` for the ignore file ``file`` that leaves files out.
 
-    ``is_sure``: no person changes such files, or not so often.
+    ``is_sure`` is false if a person may want such files to be pushed, as weights.
     """
 
     pattern: str
@@ -39,7 +39,7 @@ class LeaveOut(NamedTuple):
 
 
 class HotFiles:
-    """Gets every push, and reports once for files that they change all the time."""
+    """Finds files that pushes change all the time, and reports each once."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -48,10 +48,10 @@ class HotFiles:
         self._reported: set[LeaveOut] = set()
 
     def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
-        """Record a push of these files; return what to leave out, or ``None``. Files whose names
-        mark them as a training's output are left out at their second push.
+        """Record a push of these files; return the pattern of files to leave out from now on.
 
-        ``now``: seconds, by any clock.
+        ``None`` if no file is pushed too often. Files whose names mark them as a training's output
+        are left out at their second push. ``now``: seconds, by any clock.
         """
         files = [path for path in changed if not is_code(path)]
         if not 0 < len(files) <= _MAX_CHANGED:
@@ -116,12 +116,14 @@ def _is_log(path: str) -> bool | None:
 
 
 def _is_whole(pattern: str) -> bool:
-    """Whether the pattern is not for a part of a library's folder of logs, which is left out
-    whole."""
+    """Whether no folder above the pattern's last part is a library's log folder.
+
+    A log folder is left out as a whole, not in parts.
+    """
     parts = PurePosixPath(pattern).parts
     return not any(part in LOGS for part in parts[:-1])
 
 
 def is_code(path: str) -> bool:
-    """Whether a person edits such files by hand, judged by the suffix."""
+    """Whether the suffix of ``path`` is one of files that a person edits by hand."""
     return path.endswith(_CODE)

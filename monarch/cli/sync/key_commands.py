@@ -79,7 +79,11 @@ class KeyCommands:
             self._look_back(pusher, workspace, undo=key == "b")
 
     def _look_back(self, pusher: Pusher, workspace: Workspace, *, undo: bool) -> None:
-        """Roll back to the previous generation, or only show how the files differ from it."""
+        """With ``undo``, roll back as `go_back` does; else show how the files differ from before.
+
+        The other side of that difference is the latest generation with another state than the
+        current one.
+        """
         all_folders = Surroundings(workspace).whole()
         try:
             if undo:

@@ -52,16 +52,16 @@ class OtherUsers:
                 pusher.post(_about_us("left"))
 
     def answer(self, choice: str) -> None:
-        """Answer the question of a run that holds."""
+        """Answer the question of a run that holds, with one of the choices that it offers."""
         if self._pusher is not None:
             about = f"answer {client().node.uid}"
             with contextlib.suppress(MonarchError, SyncError):
                 self._pusher.post(Bulletin(about, "answer", choice, stands=True))
 
     def pushed(self, generation: int) -> None:
-        """Report who has made the generations before our own push of this one.
+        """Report who made the generations between our last push and ``generation``, our new one.
 
-        Otherwise numbers that are missing in our own lines look like lost pushes.
+        Without it, their missing numbers would look like lost pushes.
         """
         last, self.came_to, self.is_theirs = self.came_to, generation, False
         if self._pusher is None or not 0 < last < generation - 1:
@@ -91,7 +91,10 @@ class OtherUsers:
         self._tell_made(newest)
 
     def _tell_made(self, newest: int) -> None:
-        """Report generations of others; those before our last push were reported with it."""
+        """Report the generations of others after the last reported one, up to ``newest``.
+
+        Those before a push of ours were reported together with it.
+        """
         last = self.came_to
         if self._pusher is None or not 0 < last < newest:
             return

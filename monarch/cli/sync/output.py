@@ -88,7 +88,7 @@ class Lines:
                 terminal.prose(f"  {line}", "yellow")
 
     def _followed(self, report: SyncReport) -> Iterator[str]:
-        """Yield a line about files that were unreadable before, and which the hosts now have."""
+        """Yield a line about files that were unreadable at the last push, and now are readable."""
         unread_before = self._unread
         self._unread = {problem.path for problem in report.problems if problem.is_unreadable}
         if readable := sorted(unread_before - self._unread):
@@ -164,13 +164,16 @@ def telling_progress(output: Output) -> Iterator[Progress]:
 
 
 def listed(names: Sequence[object]) -> str:
-    """Return names from outside in one line, with control characters escaped."""
+    """Return names that others chose in one line, with control characters escaped."""
     return ", ".join(printable(str(name)) for name in names)
 
 
 @contextmanager
 def errors(*, is_json: bool) -> Iterator[None]:
-    """Report our errors in the format of the command's other output, and end the command."""
+    """Within, with ``is_json``, report our errors as JSON lines and end the command.
+
+    It exits with 2 for a ``ConfigError``, else with 1. Without ``is_json`` errors are raised.
+    """
     try:
         yield
     except (MonarchError, SyncError, ConfigError) as error:

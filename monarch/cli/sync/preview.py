@@ -132,8 +132,10 @@ def _changes(start: Manifest, goal: Manifest, held: Mapping[bytes, int]) -> Iter
 
 
 def preview_lines(preview: Preview, *, lists_all: bool = True) -> Iterator[str]:
-    """Yield a line for each changed path, and a summary. With many paths, unless it ``lists_all``,
-    it gives their number in each folder, and the largest.
+    """Yield a line for each changed path, then a summary.
+
+    If there are many paths, and ``lists_all`` is false, yield their number in each folder, and the
+    largest files.
     """
     if lists_all or len(preview.changes) <= _MAX_LISTED:
         yield from map(_line_of, preview.changes)

@@ -36,7 +36,7 @@ class ProjectEdits:
         return self._unsettled[0] != self._mark
 
     def look(self, now: float) -> bool:
-        """Read the file again; return whether it now names another workspace.
+        """Read the file again; return whether it names another workspace than at the last call.
 
         ``now`` is in seconds, by any clock that never stops.
         """

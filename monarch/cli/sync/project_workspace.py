@@ -48,8 +48,8 @@ def find_project(file: str | None) -> Project:
 def workspace_of(project: Project) -> Workspace:
     """Return the project's workspace.
 
-    Raises ``ConfigError`` for a folder that does not exist, by file and line, and if there are no
-    folders: a push would empty the hosts.
+    Raises ``ConfigError``, with the line in the file, for a folder that does not exist. No folders
+    are an error too: a push would empty the hosts.
     """
     if not project.file.workspace.dirs:
         raise ConfigError(

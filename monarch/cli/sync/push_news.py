@@ -15,7 +15,7 @@ _MAX_TAKEN_BACK = 3  # pushes that were shown already: each makes two generation
 
 
 class PushNews:
-    """Decides which results of pushes are new, compared with those that were reported."""
+    """Compares the report of each push with that of the last one, to say only what is new."""
 
     def __init__(self) -> None:
         #: Generation, digest and errors of the last push.
@@ -32,7 +32,7 @@ class PushNews:
         return any(problem.is_unreadable for problem in self._problems)
 
     def pushed(self, report: SyncReport) -> bool:
-        """Take a push's report; return whether it is news."""
+        """Record a push's report; return whether it says something that the last one did not."""
         last, self._last = self._last, (report.generation, report.digest, report.errors)
         self.fixed = ""
         if last[2] and report.ok:
@@ -68,8 +68,10 @@ class Retrying:
         )
 
     def pushed(self, report: SyncReport, now: float) -> bool:
-        """Whether this is the first of the pushes that must be tried again. ``now``: seconds, by
-        any clock that runs on."""
+        """Record a push; return whether it is the first of a row of pushes that must be retried.
+
+        ``now``: seconds, by any clock that never stops.
+        """
         self._num_taken_back += report.was_taken_back
         if report.ok:
             self._num_taken_back = 0
@@ -87,7 +89,7 @@ class Retrying:
 
 
 def may_pass(report: SyncReport) -> bool:
-    """Whether the same push may succeed later, or reach a host that was left behind."""
+    """Whether the push of ``report`` may succeed, or reach more hosts, if it is made again."""
     if any(refusal.path or refusal.traceback for refusal in report.refusals):
         return False  # It is the code.
     return not report.ok or any(host.error for host in report.hosts)

@@ -111,10 +111,10 @@ class Pusher:
         output: Output,
         options: PushOptions,
     ) -> SyncReport:
-        """Push a workspace to all hosts; only ``touched`` paths may have changed (``None``: any).
+        """Push a workspace to all hosts, and return the report.
 
-        The hosts are asked first whether they run, unless all have followed the last push, and no
-        host was lost since.
+        Only ``touched`` paths may have changed (``None``: any). The hosts are asked first whether
+        they run, unless all have followed the last push, and no host was lost since.
         """
         silent: dict[Uid, str] = {}
         num_lost = self._num_lost
@@ -152,7 +152,10 @@ class Pusher:
     def roll_back(
         self, workspace: Workspace, generation: int, output: Output, *, best_effort: bool = False
     ) -> SyncReport:
-        """Roll all hosts back to a generation."""
+        """Roll all hosts back to ``generation``, and return the report.
+
+        With ``best_effort``, hosts that do not answer are left out.
+        """
         states, silent = self._split(best_effort=best_effort)
         past = self.past(states)
         addresses = list(self.addresses().values())
@@ -183,16 +186,19 @@ class Pusher:
         return HostHistory(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
     def like_now(self, responses: Mapping[str, Response[HostState]]) -> dict[str, frozenset[int]]:
-        """Return which generations of each host with procs, by URL, equal its current state."""
+        """Return for each host, by URL, the generations whose state equals its current one.
+
+        Only hosts with procs are asked.
+        """
         addresses = self.addresses()
         hosts = {url: addresses[url] for url, state in states_of(responses).items() if state.procs}
         histories = HostHistory(self._agent.node, hosts).histories(WHOLE_HISTORY)
         return {url: like_now(history) for url, history in histories.items()}
 
     def made_by_others(self, first: int, last: int) -> str:
-        """Describe the authors of the generations between two of our own.
+        """Describe who made the generations after ``first`` and before ``last``, which are our own.
 
-        The first host may have such a generation before the others: these get a moment.
+        One host may have such a generation before the others have it: wait a moment for them.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
         generations = range(first + 1, last)
@@ -304,7 +310,10 @@ class Pusher:
         self._num_lost += 1
 
     def proc_generations(self, responses: Mapping[str, Response[HostState]]) -> dict[Uid, int]:
-        """Return the generation of each proc on these hosts, by uid, if it answers."""
+        """Return the generation of each proc on these hosts, by uid.
+
+        Procs that do not answer are left out.
+        """
         node = self._agent.node
         questions = {}
         for state in states_of(responses).values():
@@ -346,7 +355,7 @@ class Pusher:
 
 
 def states_of(responses: Mapping[str, Response[HostState]]) -> dict[str, HostState]:
-    """Return the states of the hosts that have answered."""
+    """Return the states of the hosts that have answered, by URL."""
     return {url: response.answer for url, response in responses.items() if not response.error}
 
 

@@ -47,9 +47,9 @@ class Row(NamedTuple):
 
 
 def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
-    """Return the generations of all hosts in one list.
+    """Return the generations of all hosts in one list, newest first.
 
-    If a number was used twice, the newest host's version counts.
+    If hosts have different states under one number, each state has a row.
     """
     newest = max((history.generation for history in histories.values()), default=0)
     states: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
@@ -74,9 +74,10 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
 
 
 def goal(rows: list[Row], generation: int | None) -> int:
-    """Return the generation to roll back to: ``generation``, or the latest with another state.
+    """Return the generation to roll back to: ``generation``, if it is given.
 
-    A generation that was taken back never stayed. Raises ``JobError``.
+    ``None`` is the latest whose state differs from the current one. Raises ``JobError`` if there is
+    none, or if ``generation`` was taken back at once, because not all processes could switch to it.
     """
     if generation is None:
         digests = [row.entry.digest for row in rows if row.is_current]
@@ -98,9 +99,10 @@ def goal(rows: list[Row], generation: int | None) -> int:
 
 
 def good_for(bulletins: Iterable[Bulletin], generations: Collection[int]) -> int | None:
-    """Return the generation that succeeded in the run that holds, if it is in ``generations``.
+    """Return the generation that last succeeded in a run that holds, if it is in ``generations``.
 
-    Generations between may fail in the same way.
+    ``None`` if no run holds, or its generation is not among them. A generation after it may fail as
+    the current one does.
     """
     for bulletin in bulletins:
         good = int(bulletin.data.get("good", 0)) if bulletin.kind == "held" else 0
@@ -115,7 +117,10 @@ def like_now(history: HistoryReply) -> frozenset[int]:
 
 
 def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
-    """Describe generations that another author has made."""
+    """Describe the generations with these ``numbers``, which others have made.
+
+    If the hosts remember none of them, say only how many they are.
+    """
     rows = [row for row in rows[::-1] if row.entry.generation in numbers]
     parts = [
         f"gen {row.entry.generation} from {printable(row.entry.author)}, "
@@ -156,7 +161,7 @@ def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | 
 
 
 def _files(row: Row, num_names: int, num_hosts: int) -> str:
-    """Names some of the files that changed, and adds notes on the generation."""
+    """Return the names of some of the files that changed, and notes on the generation."""
     num_changed = row.entry.num_changed
     names = row.files[:num_names]
     files = counted(num_changed, "file") if num_changed else "no file: links, modes or folders"

@@ -146,9 +146,9 @@ class Watching:
             self._push(frozenset())
 
     def _without_output(self, touched: AbstractSet[Path]) -> AbstractSet[Path]:
-        """Return the paths without files into which our own processes write their output.
+        """Return the touched paths without those into which our own processes write their output.
 
-        From then on the workspace ignores those files.
+        From then on the workspace ignores these files.
         """
         suspects = {path for path in touched - self._outputs if not is_code(path.name)}
         writers = files_of_our_processes() if suspects else {}
@@ -168,8 +168,11 @@ class Watching:
         return touched - self._outputs
 
     def _is_save(self, path: Path) -> bool:
-        """Whether a touched path causes a push: ignored files must not push code over a
-        rollback."""
+        """Whether a touched path causes a push: code, a deleted path, or one that is not ignored.
+
+        A write to an ignored file causes none. After a rollback, a push would bring the newer code
+        back.
+        """
         if is_code(path.name) or not os.path.lexists(path):
             return True
         for folder in self._workspace.folders:
@@ -323,7 +326,7 @@ class Watching:
             self._is_behind = True
 
     def _look_at_project(self) -> bool:
-        """Read the project's edits; return whether there is another workspace."""
+        """Read the project's edits; return whether the workspace is another one than before."""
         if not self._edits.look(time.monotonic()):
             return False
         self._workspace = self._edits.workspace
@@ -335,7 +338,10 @@ class Watching:
     # The allocation
 
     def _look_at_allocation(self, *, is_idle: bool) -> bool:
-        """Check the allocation, if there is time for it; return whether there is another one."""
+        """Check the allocation; return whether another one has replaced it.
+
+        While an allocation is up, this is checked only if ``is_idle``.
+        """
         pusher = self._pusher
         if pusher is not None and not is_idle:
             return False

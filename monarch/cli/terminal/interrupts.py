@@ -81,11 +81,11 @@ def stop_on_interrupt(records: Sequence[Stoppable]) -> Iterator[None]:
 
 @contextmanager
 def push_taken_back(only_looks: Callable[[], bool]) -> Iterator[None]:
-    """Within, Ctrl-C ends a push, which then undoes everything.
+    """Within, the first Ctrl-C ends a push, which then undoes everything.
 
-    A second Ctrl-C does not disturb that, and a third ends the program at once. So does the first
-    while the push ``only_looks`` at the workspace: hosts drop contents that were sent ahead when
-    their author is gone.
+    A second Ctrl-C only prints that this is in progress, and a third ends the program at once.
+    While ``only_looks`` returns true, the first one ends it at once: when the author is gone, the
+    hosts drop the contents that were sent ahead.
     """
     num_pressed = 0
 
@@ -107,7 +107,7 @@ def push_taken_back(only_looks: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def interrupt_kept() -> Iterator[None]:
-    """Raise a Ctrl-C that was swallowed within at the end of the block.
+    """At the end of the block, raise the Ctrl-C that code within has swallowed.
 
     Some libraries are imported inside a `try` that catches every exception.
     """

@@ -48,7 +48,7 @@ class Keys:
 
     @contextmanager
     def listen(self) -> Iterator[bool]:
-        """Within, read keys if a person is at the terminal; yield whether that is so."""
+        """Within, read keys if a person is at the terminal; yield whether there is one."""
         if self.is_piped:
             threading.Thread(target=self._run, name="monarch-keys", daemon=True).start()
             yield True
@@ -92,9 +92,9 @@ class Keys:
 
 @contextmanager
 def keys_here() -> Iterator[Keys]:
-    """Within, this caller gets the person's keys, even if another part of the program reads them.
+    """Within, yield the keys that the person presses.
 
-    That is so in ``monarch dev``.
+    In ``monarch dev``, another part of the program reads them already, and gets none in the block.
     """
     reader = _reader
     if reader is None:
@@ -148,6 +148,6 @@ def _set() -> None:
 
 
 def _on_resume(number: int, frame: FrameType | None) -> None:
-    """Set the terminal again after Ctrl-Z and ``fg``, since the shell has changed it."""
+    """Repeat the terminal's settings after Ctrl-Z and ``fg``, since the shell has changed them."""
     if _settings is not None and _is_foreground():
         _set()

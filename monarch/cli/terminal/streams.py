@@ -33,7 +33,10 @@ def open_missing() -> None:
 
 
 class WatchedStdout:
-    """Watches whether all output within it could be written; ``fault`` says why not, or is ""."""
+    """Watches the output that is written in the block.
+
+    ``fault`` says why some of it could not be written; it is "" if all was.
+    """
 
     def __init__(self) -> None:
         self.fault = ""

@@ -22,7 +22,7 @@ def is_verbose() -> bool:
 
 
 def louder() -> list[str]:
-    """Return the options that give another command the same volume."""
+    """Return this command's options --quiet and --verbose, to pass them on to another command."""
     return [f"--{name}" for name in _said]
 
 
@@ -46,7 +46,7 @@ def _note(context: click.Context, option: click.Parameter, is_given: bool) -> No
 
 
 def with_volume(command: click.Command) -> click.Command:
-    """Add the two options to the command, and to its subcommands; they may be given to either."""
+    """Add --quiet and --verbose to the command and to its subcommands; return the command."""
     if not any(option.name == _QUIET for option in command.params):
         command.params += options()
         if isinstance(command, click.Group):

@@ -185,8 +185,10 @@ def _takes_ours(platforms: Sequence[str]) -> bool:
 
 @functools.cache
 def _closure() -> tuple[metadata.Distribution, ...]:
-    """Return the installed distributions that monarch needs, directly or not. Raises
-    ``JobError``."""
+    """Return the installed distributions that monarch needs, directly or not.
+
+    Raises ``JobError`` if one is not installed.
+    """
     distributions: dict[str, metadata.Distribution] = {}
     requirements = list(_dependencies())
     while requirements:

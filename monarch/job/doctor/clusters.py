@@ -32,8 +32,7 @@ _SUFFIXES = {
 
 
 def of_kubernetes(job: KubernetesJob) -> Iterator[Finding]:
-    """Check whether the API server answers, what this user may do, and what the server would
-    refuse."""
+    """Yield findings about the API server: whether it answers, and what it does not allow."""
     try:
         with job._api() as api:
             answers = f"the API server {api.server} answers: {api.version()}"
@@ -88,8 +87,10 @@ def _refused(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
 
 
 def _nodes_too_small(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
-    """Check whether some node is large enough for each mesh's pods, if this user may see the
-    nodes."""
+    """Yield a finding for each resource of which no node has enough for one of a mesh's pods.
+
+    There is none if this user may not see the nodes.
+    """
     nodes: list[Mapping[str, Any]] = []
     with contextlib.suppress(JobError):
         nodes = [node["status"].get("allocatable", {}) for node in api.nodes()]

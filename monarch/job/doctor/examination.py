@@ -28,9 +28,11 @@ class Examination:
         self.findings: list[Finding] = []
 
     def run(self, probes: Mapping[str, OpenProbe], mend: Mapping[str, str]) -> None:
-        """Examine the hosts of these probes; each of the three steps takes at most ``seconds``.
+        """Examine the hosts of these probes, and record the findings.
 
-        ``mend`` gives, by host, the advice for a host that cannot be reached.
+        There are three steps: reach the hosts, read their facts, connect them to each other. Each
+        takes at most ``seconds``. ``mend`` gives, by host, the advice for a host that cannot be
+        reached.
         """
         sessions = self._open(probes, mend)
         deadline = time.monotonic() + self._seconds

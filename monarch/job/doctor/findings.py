@@ -130,7 +130,7 @@ def _used_share(gpu: Mapping[str, str]) -> float:
 
 
 def of_all(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yield the differences between hosts that should be equal."""
+    """Yield a finding for each fact in which hosts differ, and should be alike."""
     facts = {name: _facts_of(answer) for name, answer in told.items() if "time" in answer}
     for fact in next(iter(facts.values()), {}):
         hosts: dict[str, list[str]] = {}
@@ -144,7 +144,7 @@ def of_all(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _facts_of(told: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of a host that should be the same on all."""
+    """Return the facts of a host that should equal those of the other hosts, by the fact's name."""
     packages, gpus = told["packages"], told["gpus"]["found"]
     nccl = (version for name, version in packages.items() if name.startswith("nvidia-nccl"))
     return {

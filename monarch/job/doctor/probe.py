@@ -26,7 +26,10 @@ _KNOCK_SECONDS = 3.0
 
 
 def main(mark: str) -> None:
-    """Answer orders until standard input ends."""
+    """Answer orders from standard input until it ends.
+
+    Each answer is a line that begins with ``mark``.
+    """
     listeners: list[socket.socket] = []
     while True:
         line = sys.stdin.readline()

@@ -27,8 +27,10 @@ _PASSED_ON = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "NO_COLOR")
 
 
 def python_or_not(cmd: Sequence[str], *, is_module: bool = False) -> tuple[tuple[str, ...], bool]:
-    """Return the arguments, and whether the host's Python runs them: for ``-m module`` and
-    ``x.py``."""
+    """Return the arguments, and whether the host's Python runs them.
+
+    It runs ``-m module`` and ``x.py``.
+    """
     arguments = (("-m",) if is_module else ()) + tuple(cmd)
     return arguments, bool(arguments) and (arguments[0] == "-m" or arguments[0].endswith(".py"))
 
@@ -124,7 +126,10 @@ def open_shell(
 
 
 def _agents(mesh: HostMesh) -> list[ProcAddress]:
-    """Return the agents of the mesh's hosts; if ours is one, it serves programs from now on."""
+    """Return the agents of the mesh's hosts.
+
+    If this program's own agent is one of them, it begins to serve programs.
+    """
     hosts = mesh._sync_hosts()
     _serve_here(hosts)
     return hosts
@@ -151,7 +156,11 @@ class _Listener(Actor):
     async def listen(
         self, host: ProcAddress, port: int, bind: tuple[str, int], is_shared: bool
     ) -> tuple[str, int]:
-        """Listen at ``bind``, forward connections to ``port`` of ``host``; return the address."""
+        """Listen at ``bind``, and forward connections to ``port`` of ``host``.
+
+        Return the address at which it listens. With ``is_shared``, other such listeners may use it
+        too.
+        """
         node = process.current().node
         forward = PortForward(node, host, port, bind=bind, is_shared=is_shared)
         self._forwards.append(forward)

@@ -107,7 +107,10 @@ class ExecRun:
             remote.ended.on_set(functools.partial(self._finish_lines, remote))
 
     def _take(self, remote: RemoteProgram, rank: Rank, stream: int, data: bytes) -> None:
-        """Take output of a rank."""
+        """Write output of a rank to its file, then print its whole lines.
+
+        The output of a single rank is queued for `wait` instead, unchanged.
+        """
         if self._folder is not None:
             path = self._folder / f"rank{rank.number}.{'stdout' if stream == 1 else 'stderr'}"
             with contextlib.suppress(OSError), open(path, "ab") as file:
@@ -164,7 +167,10 @@ class ExecRun:
                 remote.signal(number)
 
     def wait(self, write: Callable[[int, bytes], object]) -> list[ProgramEnd]:
-        """Wait until all have ended; ``write(stream, data)`` shows the output of a single rank."""
+        """Wait until all have ended, and return the end of each.
+
+        ``write(stream, data)`` shows the output of a single rank.
+        """
         deadline = time.monotonic() + _START_SECONDS
         while True:
             self.write_some(write)

@@ -11,10 +11,10 @@ BATCH_VARIABLE = "MONARCH_BATCH_JOB"
 
 
 class BatchJob(JobTrait):
-    """In a program that ``job`` has started (``apply(client_script)``), every job is ``job``
-    itself.
+    """The job of a program that another ``job`` has started (``apply(client_script)``).
 
-    No other program may use it.
+    In that program, ``state()`` of any job returns the hosts of ``job``. This job fits no other
+    program.
     """
 
     kind = "batch"
@@ -36,11 +36,11 @@ class BatchJob(JobTrait):
         self.job._kill()
 
     def urls(self) -> list[str]:
-        """Return the URLs of the job that runs the program."""
+        """Return the URLs of the hosts of the job that started the program."""
         return self.job.urls()
 
     def names_by_url(self) -> dict[str, str]:
-        """Return the host names of the job that runs the program, by URL."""
+        """Return the names of the hosts of the job that started the program, by URL."""
         return self.job.names_by_url()
 
     def can_run(self, spec: JobTrait) -> bool:

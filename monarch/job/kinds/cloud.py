@@ -33,8 +33,10 @@ def import_library(module: str, kind: str, name: str) -> Any:
 
 
 def call_library(order: Callable[[], Any], problem: str) -> Any:
-    """Return the result of ``order``, which calls a cloud's library. The library raises any errors
-    of its parts; they become ``JobError``, whose text begins with ``problem``."""
+    """Call ``order``, which uses a cloud's library, and return its result.
+
+    Any error becomes a ``JobError`` whose text begins with ``problem``.
+    """
     try:
         return order()
     except Exception as error:

@@ -62,7 +62,7 @@ class KubeConfig:
         return cls(config=mapping, context=context)
 
     def pinned(self, context: str) -> KubeConfig:
-        """Return the same configuration in one of its contexts."""
+        """Return this configuration with ``context`` as the kubeconfig's context."""
         return KubeConfig(self.path, self.config, context)
 
     @property
@@ -76,7 +76,10 @@ class KubeConfig:
         return not self.is_in_cluster
 
     def kubectl(self) -> list[str]:
-        """Return the kubectl command for the same API server and user. Raises ``JobError``."""
+        """Return the kubectl command for the same API server and user.
+
+        Raises ``JobError`` if kubectl is not installed.
+        """
         if shutil.which("kubectl") is None:
             raise JobError(
                 "this machine does not reach the pods themselves, and has no `kubectl` on the path "
@@ -126,7 +129,10 @@ def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
 
 @functools.cache
 def _as_file(text: str) -> str:
-    """Write the text to a file that only its owner may read, until this program ends."""
+    """Write the text to a file that only its owner may read; return the path.
+
+    The file is removed when this program ends.
+    """
     with tempfile.NamedTemporaryFile("w", prefix="monarch-kube-", delete=False) as file:
         file.write(text)
     atexit.register(Path(file.name).unlink, missing_ok=True)
@@ -190,7 +196,10 @@ class KubeApi:
         return str(self._ask(self._version.get_code)["gitVersion"])
 
     def may(self, verb: str, group: str, resource: str) -> bool:
-        """Whether this user may do ``verb`` with such resources in the namespace."""
+        """Whether this user may do ``verb`` with a ``resource`` of the API ``group``.
+
+        It is asked for the job's namespace. A subresource is given as ``RESOURCE/SUBRESOURCE``.
+        """
         resource, _, part = resource.partition("/")
         attributes = {
             "namespace": self.namespace,
@@ -208,7 +217,7 @@ class KubeApi:
         return bool(answer["status"]["allowed"])
 
     def nodes(self) -> list[Manifest]:
-        """Return the nodes of the cluster, if this user may list them."""
+        """Return the nodes of the cluster. Raises ``JobError`` if this user may not list them."""
         return list(self._ask(self._core.list_node)["items"])
 
     def create(self, manifest: Manifest, *, is_trial: bool = False) -> None:
@@ -255,7 +264,10 @@ class KubeApi:
         return self._list(self._core.list_namespaced_pod, label_selector=selector)
 
     def refusals(self, owner: str) -> str:
-        """Return the last message of why the controller of ``owner`` could not create pods."""
+        """Return the last message about pods that the controller of ``owner`` could not create.
+
+        "" if there is none.
+        """
         selector = f"involvedObject.name={owner},reason=FailedCreate"
         events = self._list(self._core.list_namespaced_event, field_selector=selector)
         return str(events[-1]["message"]) if events else ""
@@ -352,8 +364,10 @@ class KubeApi:
 
 
 def _end_seconds(pod: Manifest) -> int:
-    """Return how many seconds a pod may take to end: 0 if no container has its image, so that
-    nothing runs."""
+    """Return how many seconds a pod may take to end.
+
+    0 if its containers only wait for their images: then nothing runs in it.
+    """
     statuses = pod["status"].get("containerStatuses", ())
     reasons = {status.get("state", {}).get("waiting", {}).get("reason", "") for status in statuses}
     return 0 if reasons and reasons <= _WITHOUT_IMAGE else _END_SECONDS

@@ -37,7 +37,7 @@ def image_template(
 ) -> Manifest:
     """Return the template of pods with one container of an image.
 
-    With ``fuse`` it is privileged and gets the host's device.
+    With ``fuse`` the container is privileged, and gets the node's ``/dev/fuse``.
     """
     # Kubernetes' default is 64 MiB, too little for tensors between processes.
     shm: Manifest = {"medium": "Memory"}

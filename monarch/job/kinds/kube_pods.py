@@ -47,7 +47,8 @@ def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Man
 def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
     """Return the reason why a pod waits; "" if it does not.
 
-    Raises ``JobError`` if it will never start.
+    Raises ``JobError`` if it will never start. A crash of its container is such a reason, unless
+    ``has_been_up``: then Kubernetes restarts it.
     """
     name, status = pod["metadata"]["name"], pod["status"]
     worker = worker_of(pod)["name"]
@@ -85,7 +86,7 @@ def port_of(pod: Manifest, port: int) -> int:
 
 
 def is_in_reach(url: str) -> bool:
-    """Whether packets reach a pod and return; also if its answer is that the port is closed."""
+    """Whether a packet to a pod is answered; True also if the answer is that the port is closed."""
     parts = urlsplit(url)
     error = connection_error(parts.hostname or "", parts.port or 0, _REACH_SECONDS)
     return error is None or isinstance(error, ConnectionRefusedError)

@@ -290,7 +290,10 @@ class KubernetesJob(ScheduledJob):
         return bool(waiting) or [host.url for host in hosts] != self.urls()
 
     def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:
-        """Return the hosts that are running, and why the first of the others waits."""
+        """Return the hosts that are running, and why the first missing one waits.
+
+        The reason is "" if none is missing.
+        """
         hosts, waits = [], []
         for name, mesh in self._pods.items():
             pods = by_rank(name, mesh, api.pods(self._selector(name)))
@@ -378,7 +381,10 @@ class KubernetesJob(ScheduledJob):
 
 
 def _as_template(data: Any, name: str) -> Manifest:
-    """Return a pod template from data or a model; a pod's spec alone is accepted too."""
+    """Return a pod template, from one as data or as a model of the client library.
+
+    A pod's spec alone is accepted too. Raises ``ValueError`` if it has no containers.
+    """
     if not isinstance(data, Mapping):
         from kubernetes import client
 

@@ -183,7 +183,7 @@ class LoginJob(RemoteJob):
         return [host.name for host in ended]
 
     def why_ended(self) -> str:
-        """Log in to each host that has ended, and return a line for each about why."""
+        """Log in to each host that has ended, and return a line for each, with the reason."""
         ended = self._ended_hosts()
         answers = self._log_in_and("look", ended)
         return "\n".join(f"{host.name}: {_last_words(host, answers[host.name])}" for host in ended)
@@ -230,7 +230,7 @@ class LoginJob(RemoteJob):
             end_all(logins)
 
     def can_run(self, spec: JobTrait) -> bool:
-        """Whether ``spec`` asks for the same kind of job with the same hosts and settings."""
+        """Whether ``spec`` asks for a job like this one: its kind, its hosts and its settings."""
         return isinstance(spec, type(self)) and self._as_made() == spec._wanted()
 
     def take_ways(self, now: JobTrait) -> None:

@@ -105,7 +105,7 @@ class ScriptSession:
         self._answers.put(None)
 
     def order(self, order: Mapping[str, Any]) -> None:
-        """Send an order."""
+        """Send an order to the script."""
         self.asked_at = time.time()
         self._send(json.dumps(order))
 
@@ -123,16 +123,16 @@ class ScriptSession:
 
 
 def new_mark() -> str:
-    """Return the beginning of answers of a new session, which no shell prints."""
+    """Return a new mark: the text with which a session's answers begin, and no shell's lines."""
     return f"monarch-{secrets.token_hex(8)} "
 
 
 class PythonLogin(ScriptSession):
-    """A login that runs a script in a Python there. ``script`` returns it for a mark; it is sent as
-    the first line of standard input.
+    """A login that runs a script of ours in a Python on the other machine.
 
-    A login that has closed its output gets ``words_seconds`` to end. Raises ``JobError`` if
-    ``command`` cannot be run.
+    ``script`` gets the mark of answers, and returns the script, which is sent as the first line of
+    standard input. A login that has closed its output gets ``words_seconds`` to end. Raises
+    ``JobError`` if ``command`` cannot be run.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class PythonLogin(ScriptSession):
         self.over()
 
     def _why_ended(self) -> str:
-        """Return why the login ended, in its own words."""
+        """Return the last lines that the login printed as errors, or else its exit status."""
         try:
             status = self._process.wait(self._words_seconds)
         except subprocess.TimeoutExpired:
@@ -214,7 +214,7 @@ class PythonLogin(ScriptSession):
 
 
 class LoginSession(PythonLogin):
-    """A login that starts and ends host agents, and first gets monarch if it has none."""
+    """A login that starts and ends host agents; a host without monarch gets a bundle first."""
 
     def __init__(self, command: Sequence[str], python: str, *, words_seconds: float = 5.0) -> None:
         super().__init__(command, python, _starter_script, words_seconds=words_seconds)

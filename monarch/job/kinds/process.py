@@ -55,7 +55,7 @@ class HostProcess(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """Return ``url``, under upstream's name."""
+        """Return ``url``, under the name that PyTorch's Monarch gives it."""
         return self.url
 
     @property
@@ -70,7 +70,7 @@ class HostProcess(NamedTuple):
 
     @property
     def words(self) -> tuple[str, str]:
-        """Return words of its command line that no other process's has."""
+        """Return two words that are on this process's command line, and on no other's."""
         return AGENT_PROGRAM, self.url
 
     def how_ended(self) -> str:
@@ -113,8 +113,10 @@ class ProcessJob(JobTrait):
 
     @property
     def _host_to_pid(self) -> dict[str, HostProcess]:
-        """Return the hosts by upstream's names, such as ``trainers_0``; programs read their
-        ``pid``."""
+        """Return the hosts by the names that PyTorch's Monarch gives them, such as ``trainers_0``.
+
+        Programs read their ``pid``.
+        """
         of_mesh = {mesh: [host for host in self.hosts if host.mesh == mesh] for mesh in self.meshes}
         return {
             f"{mesh}_{index}": host
@@ -136,7 +138,10 @@ class ProcessJob(JobTrait):
             raise
 
     def _start(self, mesh: str, name: str, replaced: HostProcess | None = None) -> HostProcess:
-        """Start a host agent, with the workspace and the log of the agent that it replaces."""
+        """Start a host agent.
+
+        One that replaces another gets its workspace, and continues its log.
+        """
         folder = os.path.join(self._directory, name)
         if replaced is None:
             os.mkdir(folder, 0o700)
@@ -174,7 +179,10 @@ class ProcessJob(JobTrait):
         return JobState(hosts)
 
     def _process_at(self, url: str) -> HostProcess | None:
-        """Return the agent at ``url``; another program may have restarted it."""
+        """Return the agent at ``url``; ``None`` if no host has this URL.
+
+        If its process has ended, look for one with which another program has replaced it.
+        """
         host = self._find(url)
         if host is not None and not host.is_running:
             self._reread()
@@ -229,7 +237,7 @@ class ProcessJob(JobTrait):
         return "\n".join(host.how_ended() for host in self.hosts if not host.is_running)
 
     def can_run(self, spec: JobTrait) -> bool:
-        """Whether ``spec`` asks for the same meshes, environment and preloaded modules."""
+        """Whether ``spec`` asks for this job's meshes, environment and preloaded modules."""
         return (
             isinstance(spec, ProcessJob)
             and self.meshes == spec.meshes

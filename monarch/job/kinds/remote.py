@@ -36,9 +36,10 @@ class RemoteHost(Protocol):
 
 
 class GatewayLogin(NamedTuple):
-    """A login to the gateway: ``command`` runs there the shell command that is appended to it.
+    """A login to the gateway.
 
-    It uses our standard input and output; ``python`` is a Python there. ``name`` is for errors.
+    ``command``, with a shell command appended to it, runs that on the gateway, through our standard
+    input and output. ``python`` is a Python on the gateway. ``name`` is for errors.
     """
 
     name: str

@@ -122,7 +122,7 @@ class ScheduledJob(RemoteJob):
         return f"{counted(self.num_hosts, 'host')} of {title}"
 
     def _why_over(self) -> str:
-        """Return why the scheduler no longer has the job."""
+        """Return why the scheduler no longer has the job, as a sentence."""
         return f"{self._title()} has ended"
 
     def _last_words(self) -> str:
@@ -178,7 +178,7 @@ class ScheduledJob(RemoteJob):
         return self.is_running() and not self._has_moved() and not self.ended()
 
     def _has_moved(self) -> bool:
-        """Whether the scheduler now has a host elsewhere, or nowhere.
+        """Whether the scheduler has moved a host away from its known place, or lost it.
 
         If a host's machine is gone, no refused connection shows that it has ended.
         """

@@ -314,8 +314,10 @@ class SlurmJob(ScheduledJob):
 
 
 def in_places(old: Sequence[str], current: Sequence[str]) -> list[str]:
-    """Order the ``current`` nodes of a job: kept nodes stay in place, new ones replace lost
-    ones."""
+    """Return the ``current`` nodes of a job in the places that they had in ``old``.
+
+    A new node takes the place of a lost one. If the numbers differ, the order is unchanged.
+    """
     if len(old) != len(current):
         return list(current)
     new = iter([name for name in current if name not in old])
@@ -344,8 +346,10 @@ def _run(
     script: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a command of Slurm's and return its output. Raises ``JobError`` with its own words,
-    after ``problem``."""
+    """Run a command of Slurm's and return its output.
+
+    If it fails, raises ``JobError`` with ``problem``, and what the command printed.
+    """
     try:
         result = subprocess.run(
             command,
