@@ -13,7 +13,11 @@ from monarch.tensors.worker.arrivals import divert
 
 
 class _Diverted:
-    """Arguments of a call whose result goes to a slot of the receiving proc, not to the caller."""
+    """Arguments of an actor call whose result stays in the proc of the actor.
+
+    There the result is put into the slot of number ``ticket``, from which the tensor worker takes
+    it.
+    """
 
     def __init__(self, args: tuple[Any, ...], ticket: int) -> None:
         self._args = args

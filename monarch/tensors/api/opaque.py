@@ -99,7 +99,10 @@ class OpaqueObject(OpaqueRef):
         return Remote(call_method, propagation).dispatch_by(rule, call, {}, self._seen_by_rules())
 
     def _seen_by_rules(self) -> tuple[Any, ...]:
-        """Return a key for this object's state: the result of a rule may depend on it."""
+        """Return a key of this object's attributes, which a shape rule may read.
+
+        The rule runs again when the key differs from that of an earlier call.
+        """
         state = {name: value for name, value in vars(self).items() if name != "_key"}
         if not state:
             return (type(self),)

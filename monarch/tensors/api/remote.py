@@ -154,8 +154,8 @@ class Remote:
     ) -> Any:
         """Run the function; ``rule`` computes the shapes of its result.
 
-        The rule runs once for each kind of arguments and each ``seen``, until ``propagate``
-        changes.
+        The rule runs once for each kind of arguments and each ``seen``, a key of other state that
+        the rule reads. It runs again after ``propagate`` has changed.
         """
         function = self._function
         version = (rule_version(self._propagate), *function.version(), *seen)

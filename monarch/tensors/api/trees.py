@@ -71,7 +71,7 @@ def reduce_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def to_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``to_mesh`` of each tensor in the tree, and of each slice from ``slice_mesh``."""
+    """Call ``to_mesh`` of each tensor in the tree, and of each result of ``slice_mesh``."""
     spec, parts = take_apart(tensors, (Tensor, MeshSliceTensor))
     return fill(spec, [part.to_mesh(*args, **kwargs) for part in parts])
 

@@ -30,10 +30,10 @@ class TensorStream:
         return Activation(stream=self)
 
     def borrow(self, t: Any, mutable: bool = False) -> tuple[Any, Any]:
-        """Lend ``t`` to this stream: return the borrowed tensor and the ``Borrow`` to drop in the
-        end.
+        """Lend ``t`` to this stream.
 
-        Until then the stream that owns ``t`` may only read it, and with ``mutable`` not even that.
+        Returns the borrowed tensor, and the ``Borrow`` that ends the loan. Until ``Borrow.drop()``
+        the stream that owns ``t`` may only read it; if ``mutable``, it may not use ``t`` at all.
         Nothing is copied. Raises ``BorrowRefused``, a ``RuntimeError``, if an existing loan of
         ``t`` conflicts.
         """
@@ -65,7 +65,7 @@ ambient = _Ambient()
 class Activation:
     """Makes a mesh or a stream active when it is created; as a context, until the block's end.
 
-    So a notebook may activate without ``with``.
+    Since creating it is enough, a notebook may activate a mesh without ``with``.
     """
 
     def __init__(self, *, mode: Any = None, **values: Any) -> None:

@@ -130,11 +130,11 @@ class Client:
     # Definitions
 
     def define(self, *definition: Any) -> int:
-        """Send a definition to the workers, and return its number."""
+        """Send a definition, such as a template or a mesh, to the workers; return its number."""
         return self._define(next(self._numbers), None, definition)
 
     def define_everybody(self, *definition: Any) -> None:
-        """Send a definition for the mesh of all workers, whose number is fixed."""
+        """Send the definition of the mesh of all workers, whose number is always ``EVERYBODY``."""
         self._define(EVERYBODY, None, definition)
 
     def define_template(self, template: Template, num_scalars: int, *definition: Any) -> Template:
@@ -150,8 +150,10 @@ class Client:
         return number
 
     def remember(self, key: Any, template: Template) -> None:
-        """Put a template into the cache; workers will forget the templates that are dropped for
-        it."""
+        """Put a template into the cache.
+
+        The workers will forget the templates that the cache drops to make room.
+        """
         self._forgotten += [dropped.number for dropped in self.cache.put(key, template)]
 
     def forget(self, template: Template) -> None:
@@ -171,7 +173,8 @@ class Client:
     def have_groups(self, mesh: int, dims: tuple[str, ...], use: tuple[str, int]) -> None:
         """Have the workers make the process groups along dimensions of a mesh, unless they exist.
 
-        Each ``use`` has groups of its own.
+        ``use`` names who communicates in them, such as the functions of one stream: each ``use``
+        has groups of its own.
         """
         self.meet()
         if (mesh, dims, use) not in self._groups:
@@ -185,8 +188,10 @@ class Client:
             return self._spawn_desk()
 
     def next_ticket(self) -> int:
-        """Return an unused ticket for a hand-over; each replay of a recording uses its tickets
-        again."""
+        """Return an unused ticket: the number of a slot through which a worker passes one value.
+
+        During a recording the ticket is negative, and each replay uses it again.
+        """
         return next(self._tickets) if self.recording is None else int(self.recording.next_ticket())
 
     # Sending
@@ -258,14 +263,15 @@ class Client:
                 self._settle(upto, answers.get())
 
     def take_frees(self, ints: list[int], refs: list[int]) -> None:
-        """Move the references of ``refs`` into a record of frees in ``ints``."""
+        """Add a record to ``ints`` that frees the references ``refs``, and remove them from
+        ``refs``."""
         taken = refs[:]
         del refs[: len(taken)]
         ints += (0, len(taken), *taken)
 
     @property
     def recorder(self) -> HeldOperations:
-        """Return the operations that are not sent yet; Monarch has this name for them."""
+        """Return the operations that are not sent yet; upstream Monarch calls them ``recorder``."""
         return HeldOperations(self)
 
     # Answers
@@ -300,7 +306,7 @@ class Client:
         return answers.then(resolve)  # type: ignore[no-any-return]
 
     def _settle(self, upto: int, answered: Any) -> None:
-        """Add the failures in the ranks' answers to the log."""
+        """Record that all ranks have passed batch ``upto``, and the failures in their answers."""
         failures = [failure for failed, _ in answered.values() for failure in failed]
         with self.lock:
             self.log.settle(upto, failures)
@@ -331,7 +337,7 @@ class Client:
     def raise_unasked(self) -> None:
         """Wait for everything, and raise the first failure that the program has not seen.
 
-        All failures up to here count as seen afterwards.
+        Afterwards all failures before this call count as seen.
         """
         self.settle()
         unasked = [spoiler for spoiler in self.log.unasked if not spoiler.was_raised]
@@ -359,7 +365,7 @@ class Client:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold operations back within, except those that must be sent."""
+        """Send no operations during the ``with`` block, except those that must be sent at once."""
         self.num_held += 1
         try:
             yield

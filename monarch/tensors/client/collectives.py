@@ -166,7 +166,7 @@ class MeshSliceTensor:
 
 
 def _released(tensor: Tensor) -> int:
-    """Take the reference from a handle, and return it for another handle."""
+    """Return the reference of a handle, and take it away: the caller gives it to a new handle."""
     ref = tensor._ref
     assert ref is not None
     tensor._ref = None

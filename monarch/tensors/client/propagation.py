@@ -175,7 +175,12 @@ def of_function(
     kwargs: Mapping[str, Any],
     held: object,
 ) -> tuple[Template, CallSpec]:
-    """Make the template of a remote function. Its rule ``propagate`` maps fakes to fakes."""
+    """Make the template of a remote function.
+
+    The rule ``propagate`` gets tensors without values, and returns such tensors in place of the
+    results. ``held`` is an object that must live as long as the template. Raises ``TypeError`` if
+    the rule needs values.
+    """
     call = PropagatedCall(args, kwargs, frozenset())
     with _disable_current_modes(), FAKE:
         fakes = _with_aliases(call.tensors)
@@ -196,7 +201,10 @@ def of_function(
 
 
 def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
-    """Return fakes of the tensors, which share storage as the tensors do."""
+    """Return a tensor without values for each of ``tensors``.
+
+    The returned tensors share storage where ``tensors`` share memory.
+    """
     bases: dict[int, Any] = {}
     fakes = []
     for tensor in tensors:
@@ -208,7 +216,10 @@ def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
 
 
 def _as_fakes(result: Any) -> Any:
-    """Return a rule's result with fakes for the plain tensors that it made outside ``FAKE``."""
+    """Return a rule's result, with a fake for each real tensor in it.
+
+    A fake has a shape and no values, as the tensors have that a rule makes inside ``FAKE``.
+    """
     spec, tensors = take_apart(result, torch.Tensor)
     return fill(spec, [FAKE.from_tensor(t) if _is_real(t) else t for t in tensors])
 

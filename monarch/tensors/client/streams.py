@@ -72,7 +72,10 @@ def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, B
 
 
 def move(tensor: Tensor, stream: TensorStream) -> Tensor:
-    """Return a handle of ``stream`` for the same local tensors; drop ``tensor``, or lend it."""
+    """Return a handle of ``stream`` for the same local tensors.
+
+    Both handles share memory: the caller must drop ``tensor``, or lend it.
+    """
     mesh = tensor.mesh
     ticket = mesh.client.next_ticket()
     builtin(mesh, tensor.stream, ("hand",), [tensor], scalars=[ticket])

@@ -63,7 +63,7 @@ def _received(size: Any, stride: Any, *rest: Any) -> Meta:
 
 
 def meta_of(tensor: Any) -> Meta:
-    """Return the looks of a strided torch tensor."""
+    """Return the ``Meta`` of a strided torch tensor: its sizes, strides, dtype and device."""
     return intern_meta(
         tensor.size(),
         tensor.stride(),

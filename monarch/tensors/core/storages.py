@@ -54,7 +54,10 @@ class Storage:
         self.refs.add(ref)
 
     def all_refs(self, of: int) -> list[int]:
-        """Return the references of all tensors that view this memory; ``of`` is one of them."""
+        """Return the references of all tensors that view this memory.
+
+        ``of`` is a tensor that views it; it is the only one if none has been added by ``share``.
+        """
         return [of] if self.refs is None else sorted(self.refs | {of})
 
     def drop(self, where: str) -> None:
@@ -94,6 +97,6 @@ class Storage:
 
 
 def alias_pattern(storages: list[Storage]) -> tuple[int, ...]:
-    """Return, for each storage, the index of the first one in the list that is the same."""
+    """Return, for each storage, the index at which the same storage first appears in the list."""
     first: dict[int, int] = {}
     return tuple(first.setdefault(id(storage), n) for n, storage in enumerate(storages))

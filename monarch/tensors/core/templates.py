@@ -58,7 +58,7 @@ class Template(msgspec.Struct, eq=False):
 
 
 class TemplateCache:
-    """The templates in use, by key. The templates that were not used for longest are dropped.
+    """The templates in use, by key. The least recently used templates are dropped.
 
     It has two halves: a template that is found in the older half moves to the younger one. So the
     usual case, a template of the younger half, costs one look-up.
@@ -101,6 +101,6 @@ class TemplateCache:
         self._explained = []
 
     def explained(self) -> list[str]:
-        """Return why each call since ``explain_from_now`` was not found, and stop collecting."""
+        """Return why each call since ``explain_from_now`` missed the cache, and stop collecting."""
         reasons, self._explained = self._explained or [], None
         return reasons

@@ -58,8 +58,8 @@ class MeshShape(NamedTuple):
 class ProcessGroups:
     """The process groups of one worker.
 
-    Torch names a group by the number of groups made before it. So every worker makes every group,
-    also groups without it, as the definitions arrive: on one thread, in the same order everywhere.
+    Torch names a group by the number of groups made before it. So all workers make all groups, even
+    those that they are no members of, on one thread and in the order of the definitions.
     """
 
     def __init__(self, rank: int, world: int) -> None:
@@ -83,8 +83,11 @@ class ProcessGroups:
 
     @property
     def go_by_host(self) -> bool:
-        """Whether GPU memory is sent by way of the host's: ranks that share a GPU use gloo, which
-        does not carry GPU memory for each collective."""
+        """Return whether collectives of GPU tensors go through the host's memory.
+
+        They do where ranks share a GPU: these use gloo, which does not support GPU memory for each
+        collective.
+        """
         if not torch.cuda.is_available() or not dist.is_initialized():
             return False
         return "nccl" not in dist.get_backend_config()
@@ -112,11 +115,10 @@ class ProcessGroups:
         return self._alone
 
     def meet(self, host: str, port: int) -> None:
-        """Join torch.distributed with all workers; each worker does so at the same place in its
-        order.
+        """Join torch.distributed with all workers.
 
-        Raises ``RuntimeError`` if this process has joined torch.distributed already, as another
-        rank.
+        Each worker must do so at the same place in the order of definitions. Raises
+        ``RuntimeError`` if this process has joined torch.distributed already, as another rank.
         """
         if dist.is_initialized():
             if (dist.get_rank(), dist.get_world_size()) != (self._rank, self._world):

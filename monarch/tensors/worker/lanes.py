@@ -21,7 +21,10 @@ _CLOSE_SECONDS = 5.0
 
 
 class Device:
-    """The CPU, on which an operation is done when its thread returns: streams need no care."""
+    """The CPU: a device without streams. ``Cuda`` overrides the methods.
+
+    An operation on the CPU is done when its function returns, so that there is nothing to wait for.
+    """
 
     def stream(self) -> Any:
         """Return a new stream of the device."""
@@ -32,11 +35,11 @@ class Device:
         return None
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
-        """Make the stream this thread's current one within."""
+        """Return a context in which ``stream`` is this thread's current stream."""
         return contextlib.nullcontext()
 
     def mark(self) -> Any:
-        """Return a mark behind the work that the current stream has so far."""
+        """Return a mark behind the work that the current stream has so far, for ``await_mark``."""
         return None
 
     def await_mark(self, mark: Any) -> None:

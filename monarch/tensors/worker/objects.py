@@ -68,10 +68,9 @@ def describe_module(key: torch.Tensor, number: int) -> tuple[list[torch.Tensor],
 
 
 def module_backward(key: torch.Tensor, gradients: Any, like: Any) -> Any:
-    """Return the gradients of a forward's inputs; ``key`` is what ``module_forward`` returned for
-    it.
+    """Run the backward of a forward, and return the gradients of the forward's inputs.
 
-    ``like`` is for the shape rule only.
+    ``key`` is what ``module_forward`` returned. ``like`` is not used here: the shape rule reads it.
     """
     return ObjectKey.held(key)(gradients)
 
