@@ -58,14 +58,15 @@ class GpuFence(Protocol):
     def set(self) -> None:
         """Move the fence behind all work that the calling thread has queued on the device so far.
 
-        It stays behind its earlier place too.
+        Work that the fence was behind before this call remains before it.
         """
 
 
 class GpuLibrary(Protocol):
-    """The functions of CUDA that this process uses; those on devices raise ``RuntimeError``.
+    """The functions of CUDA that this process uses.
 
-    ``fences`` are the fences that other processes follow, by device.
+    Those that use a device raise ``RuntimeError`` if CUDA fails. ``fences`` has, by device, the
+    fences that other processes follow.
     """
 
     fences: dict[int, GpuFence]
@@ -268,7 +269,10 @@ class _TorchStream:
 
 
 class _TorchFence:
-    """A fence on a stream of its own, so that the program's streams do not wait for each other."""
+    """A fence that is recorded on a stream of its own.
+
+    So the streams behind whose work it is set need not wait for each other.
+    """
 
     def __init__(self, device: int) -> None:
         torch = _torch()

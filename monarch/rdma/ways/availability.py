@@ -10,7 +10,7 @@ from monarch.config import upstream_value
 
 
 class RDMATcpFallbackWarning(UserWarning):
-    """Data is sent over TCP, since no RDMA device reaches its owner."""
+    """Data is sent over TCP, since no RDMA device reaches the process that owns the memory."""
 
 
 class RDMAReadTransferWarning(UserWarning):

@@ -43,7 +43,7 @@ class Backend(Protocol):
     name: str
 
     def read(self, part: Part | Ranges, into: Sequence[Run], deadline: float) -> Entries:
-        """Copy the part to ``into``."""
+        """Copy the part to ``into``; return the table entries before and after the copy."""
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
         """Copy ``source`` to the part."""
@@ -59,7 +59,10 @@ class DeviceBackend(Backend, Protocol):
     """A backend that also copies between GPUs directly, without the host's memory."""
 
     def read_across(self, part: Part | Ranges, target: DevicePart, deadline: float) -> Entries:
-        """Copy the part to memory of a GPU of this process."""
+        """Copy the part to memory of a GPU of this process.
+
+        Returns the table entries before and after the copy.
+        """
 
     def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
         """Copy memory of a GPU of this process to the part."""

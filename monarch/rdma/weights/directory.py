@@ -42,7 +42,8 @@ class Held:
 class WholeVersion:
     """A version that all ranks have published.
 
-    ``halves`` are by rank; ``held`` is ``None`` if the reader's description is up to date.
+    ``halves`` says, by rank, which half of the rank's slab has it. ``held`` describes the ranks'
+    parts; it is ``None`` if the reader knows the description of this ``epoch``.
     """
 
     version: int
@@ -168,8 +169,11 @@ class Directory(Actor):
 
     @concurrent_endpoint
     async def look(self, at_least: int, known_epoch: int, seconds: float) -> WholeVersion | None:
-        """Wait for a version that is at least ``at_least``; return the newest version, or ``None``
-        after ``seconds``."""
+        """Wait for a version that is at least ``at_least``, and return the newest version.
+
+        Returns ``None`` if there is none after ``seconds``. ``known_epoch`` is the epoch of the
+        description that the reader has.
+        """
         deadline = time.monotonic() + seconds
         async with self._changed:
             while (newest := self._newest()) < max(1, at_least):
@@ -188,7 +192,8 @@ class Directory(Actor):
     ) -> Source | None:
         """Return where this reader gets the rank's part of this version.
 
-        Returns ``None`` if the version is too old, or after ``seconds``.
+        ``needs_most`` says that the reader needs most of the part's bytes. Returns ``None`` if the
+        version is too old, or after ``seconds``.
         """
         deadline = time.monotonic() + seconds
         async with self._changed:
@@ -249,7 +254,7 @@ class Directory(Actor):
 
     @concurrent_endpoint
     async def failed(self, version: int, rank: int, machine: str, holder: int) -> None:
-        """Record that a reader could not read from a holder: no other reader gets it as source."""
+        """Record that a reader could not read from a holder: no other reader is sent to it."""
         async with self._changed:
             spread = self._spreads.get((version, rank))
             if spread is not None:

@@ -15,8 +15,10 @@ Coordinates = tuple[int, ...]
 
 
 class ShardPiece(NamedTuple):
-    """A box of ``sizes`` elements that begins at ``start`` in the whole and at ``local`` in the
-    shard."""
+    """A box of ``sizes`` elements of a tensor.
+
+    It begins at ``start`` in the whole tensor, and at ``local`` in the shard.
+    """
 
     start: Coordinates
     sizes: Coordinates
@@ -111,11 +113,11 @@ def plan(
     first: int = 0,
     lost: frozenset[int] = frozenset(),
 ) -> list[CopyStep]:
-    """Return steps that fill ``wanted`` with each element once, from ranks that have them.
+    """Return steps that fill ``wanted``, each element once, from ranks that have them.
 
     If several ranks have an element, the work is divided: readers with different ``first`` begin at
-    different ranks. Raises ``KeyError`` for a key that no rank has, ``ValueError`` for elements
-    that none has.
+    different ranks. The ranks ``lost`` are not used. Raises ``KeyError`` for a key that no rank
+    has, ``ValueError`` for elements that none has.
     """
     load = [0] * len(held)
     steps: list[CopyStep] = []

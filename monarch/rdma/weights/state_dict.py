@@ -86,7 +86,7 @@ class SharedStateDict:
         return start(ways(), work, is_waiting=True)
 
     def prepare(self, state: Any, *, rank: int = 0, num_ranks: int = 1) -> Future[None]:
-        """Allocate the memory into which ``publish`` will copy such a ``state``, ahead of time.
+        """Allocate ahead of time the memory into which ``publish`` will copy ``state``.
 
         For GPU tensors, pages of the host are made and pinned, which takes longer than the first
         copy.
@@ -111,9 +111,10 @@ class SharedStateDict:
         """Copy the newest version, at least ``version``, into a module or a mapping of tensors.
 
         Each tensor gets its part of the published tensor with its key, in its own dtype: shards of
-        any placement, or all of it. The future has the version's number: all bytes are of that
-        version. It raises ``TimeoutError`` if there is none in time, ``KeyError`` for a key that is
-        not published, ``RemoteMemoryError`` if the processes that have the bytes are gone.
+        any placement, or the whole tensor. The future has the version's number: all bytes are of
+        that version. It raises ``TimeoutError`` if no such version is published in time,
+        ``KeyError`` for a key that is not published, ``RemoteMemoryError`` if the processes that
+        have the bytes are gone.
         """
         tensors, deadline = tensors_of(into), deadline_of(timeout)
         ready = _marks_of(_on_gpu(tensors))
@@ -140,8 +141,8 @@ class SharedStateDict:
     def subscribe(self, after: int = 0) -> Subscription:
         """Iterate over the numbers of versions after ``after``, with ``for`` or ``async for``.
 
-        Each is newer than the one before. If several appear between two steps, only the last is
-        given.
+        The numbers grow. If several versions appear between two steps of the loop, it gets only the
+        last.
         """
         return Subscription(self, after)
 
@@ -233,8 +234,10 @@ class _Publisher:
         self._device_memory: LocalMemory | None = None
 
     def prepare(self, way: Ways, tensors: _Tensors, on_gpu: _OnGpu) -> tuple[Slab, Held]:
-        """Return the memory for such tensors: the existing one if it has their shapes and
-        devices."""
+        """Return the slab for ``tensors``, and the description of where they are in it.
+
+        The existing slab is used again if the tensors in it had the same shapes and dtypes.
+        """
         descriptions, num_bytes = describe(tensors)
         device = _one_device(tensors, on_gpu)
         if self._slab is None or self._held is None or descriptions != self._held.tensors:
@@ -411,7 +414,10 @@ class _Fetcher:
                     )
 
     def _fetch_part(self, part: _PartFetch, rank: int, half: int) -> bool:
-        """Copy one rank's part; return whether it had this version until the copy was done."""
+        """Copy one rank's part of the version ``part.version``.
+
+        Returns False if that version was replaced, or the time was up, before the copy was done.
+        """
         place, version = part.held.place, part.version
         if place.machine == machine_id() and (slab := self._map(place)) is not None:
             part.copy_across(slab)
@@ -486,7 +492,7 @@ class _Fetcher:
 class _PartFetch:
     """The copies that a fetch makes from one rank's part of a version.
 
-    ``steps`` are the copies that are still to be made, into the tensors of ``targets``.
+    ``steps`` are the copies that have not been made yet, into the tensors ``targets``.
     """
 
     way: Ways
@@ -507,9 +513,9 @@ class _PartFetch:
         return max(0.0, self.deadline - time.monotonic())
 
     def copy_across(self, slab: Slab) -> None:
-        """Copy from the publisher's GPU to this process's, while it has the version there.
+        """Copy from the publisher's GPU to GPUs of this process, if that GPU has the version.
 
-        The steps for which that works are removed from ``steps``.
+        The steps that have been copied so are removed from ``steps``.
         """
         if self.held.on_device is None:
             return
@@ -538,7 +544,10 @@ class _PartFetch:
                 self.steps = other_steps
 
     def unpack(self, slab: Slab, half: int) -> bool:
-        """Copy from a slab of this host; return whether it had the version until the end."""
+        """Copy from a slab of this host.
+
+        Returns whether the slab still had the version after the copy.
+        """
         with slab.reading(half, self.version, self.deadline) as memory:
             if memory is None:
                 return False
@@ -552,7 +561,7 @@ class _PartFetch:
     def read(self, source: Source) -> bool:
         """Read from another host only the bytes that the steps need.
 
-        Returns whether it had the version until the end.
+        Returns whether the source still had the version after the read.
         """
         base = HEADER_BYTES + source.half * source.place.half_bytes
         version = version_run(source.half)

@@ -263,8 +263,7 @@ class Client:
                 self._settle(upto, answers.get())
 
     def take_frees(self, ints: list[int], refs: list[int]) -> None:
-        """Add a record to ``ints`` that frees the references ``refs``, and remove them from
-        ``refs``."""
+        """Move the references ``refs`` into a record of ``ints`` that frees them."""
         taken = refs[:]
         del refs[: len(taken)]
         ints += (0, len(taken), *taken)

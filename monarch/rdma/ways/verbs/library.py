@@ -22,7 +22,7 @@ class VerbsFailed(Exception):
 
 @contextlib.contextmanager
 def failing_by(error: type[Exception] | tuple[type[Exception], ...]) -> Iterator[None]:
-    """Raise ``VerbsFailed`` in place of errors of a binding, within."""
+    """Raise ``VerbsFailed`` in place of errors of the class ``error`` that the block raises."""
     try:
         yield
     except error as refusal:
