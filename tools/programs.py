@@ -44,10 +44,11 @@ TITANRL = str(Path(__file__).parent / "titanrl")
 
 @dataclass(frozen=True)
 class Program:
-    """A suite: the variable that names its checkout, and where its tests are in it.
+    """A suite of tests of another project.
 
-    ``on_path`` are folders of the checkout that its tests import from; ``needs`` are the variables
-    of other checkouts, and what is imported of them.
+    ``tree_variable`` is the environment variable that names its checkout, and ``tests`` is where
+    its tests are in that. ``on_path`` are folders of the checkout that its tests import from.
+    ``needs`` are the variables of other checkouts, each with what is imported from it.
     """
 
     name: str
@@ -87,7 +88,10 @@ PROGRAMS = (
 
 @dataclass
 class FileCounts:
-    """The outcome of one file of tests. ``ended`` says why its pytest ended, if not by itself."""
+    """The outcome of one file of tests.
+
+    ``ended`` says why pytest ended without finishing the file; it is empty if pytest finished.
+    """
 
     file: str
     seconds: float = 0.0
@@ -140,7 +144,7 @@ def table(program: str, results: list[FileCounts]) -> str:
 
 
 def ended_words(status: int) -> str:
-    """Return why a pytest gave no counts; "" if its exit status is that of tests that ran."""
+    """Return why pytest did not finish, from its exit status; "" if it finished."""
     if status in (0, 1, 5):
         return ""
     return "interrupted" if status == 2 else f"pytest's exit status {status}"
@@ -149,7 +153,10 @@ def ended_words(status: int) -> str:
 def run_file(
     program: Program, trees: Mapping[str, Path], file: Path, python: str, out: Path
 ) -> FileCounts:
-    """Run one file of tests, in a session of its own, and return its counts."""
+    """Run one file of tests with a pytest in a session of its own (``setsid``).
+
+    Returns the counts of its outcomes.
+    """
     tree = trees[program.tree_variable]
     name = str(file.relative_to(tree / program.tests))
     stem = out / name.replace("/", "-").removesuffix(".py")
