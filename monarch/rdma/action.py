@@ -180,8 +180,10 @@ class _Claims:
 
 
 class _Intervals:
-    """Sorted ranges of addresses that do not overlap. A new range is merged with the ranges that it
-    meets."""
+    """Sorted ranges of addresses that do not overlap.
+
+    A new range is merged with the ranges that it overlaps.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []

@@ -29,7 +29,7 @@ class GpuArray(NamedTuple):
 
 
 class GpuMark(Protocol):
-    """A place in a stream's order, for which one can wait."""
+    """A place in the order of a stream's work, for which callers and other streams can wait."""
 
     def wait(self) -> None:
         """Wait until all work before the mark is done. Raises ``RuntimeError`` if the GPU fails."""
@@ -51,7 +51,7 @@ class GpuStream(Protocol):
 
 
 class GpuFence(Protocol):
-    """A mark that other processes of the host can follow; ``set`` moves it."""
+    """A mark that other processes of the host can wait for; ``set`` moves it to a later place."""
 
     def handle(self) -> bytes: ...
 
@@ -97,7 +97,8 @@ class GpuLibrary(Protocol):
         """
 
     def open(self, handle: Sequence[Any], device: int) -> Any:
-        """Map another process's storage, on the device that has this index here.
+        """Map another process's storage on a device, which has the index ``device`` in this
+        process.
 
         It stays mapped until the last reference to the result is gone.
         """
@@ -271,7 +272,7 @@ class _TorchStream:
 class _TorchFence:
     """A fence that is recorded on a stream of its own.
 
-    So the streams behind whose work it is set need not wait for each other.
+    So the program's streams do not wait for each other because of the fence.
     """
 
     def __init__(self, device: int) -> None:

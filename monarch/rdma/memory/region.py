@@ -51,7 +51,7 @@ class RemoteRegion:
     def orphaned(self, how: str) -> RemoteMemoryError:
         """Return the error for memory whose process has ended.
 
-        ``how`` is the part of a sentence that says in what way, for the error's text.
+        ``how`` says how it has ended, and begins the error's text.
         """
         return self.error(f"{how}. Spawn its owner again, and have it make a new buffer")
 

@@ -237,7 +237,10 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _let_others_in() -> None:
-    """Allow all processes of this user to read this process, where Yama allows only parents to."""
+    """Allow all processes of this user to read this process's memory.
+
+    The kernel's module Yama may allow it only to parent processes.
+    """
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
             scope = file.read().strip()

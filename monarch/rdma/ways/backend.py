@@ -26,7 +26,7 @@ class WordChange(NamedTuple):
     expected: int | None = None
 
     def of(self, old: int) -> int | None:
-        """Return the new value of a word that is ``old``; ``None`` if it stays."""
+        """Return the new value of a word whose value is ``old``; ``None`` if it does not change."""
         if self.expected is None:
             return (old + self.operand) % 2**64
         return self.operand if old == self.expected else None

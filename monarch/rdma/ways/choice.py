@@ -101,7 +101,7 @@ class Ways:
             )
 
     def by_first(self, region: RemoteRegion, use: Callable[[Backend], T]) -> T:
-        """Return ``use`` of the first backend that reaches the region.
+        """Call ``use`` with the backends in turn, until one reaches the region; return the result.
 
         Raises ``RemoteMemoryError`` if none does.
         """

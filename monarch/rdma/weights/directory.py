@@ -56,8 +56,9 @@ class WholeVersion:
 class Source:
     """Where a reader gets a rank's part.
 
-    ``kind`` is "map" for a slab of this host, "copy" for a copy that the reader must make for its
-    host, "direct" for only the bytes that it needs, or "gone" if no process that had it is alive.
+    ``kind`` is "map" for a slab of this host; "copy" if the reader must first copy the whole part
+    to its host; "direct" if it must read only the bytes that it needs; or "gone" if no process that
+    had the part is alive.
     """
 
     kind: str
@@ -79,7 +80,7 @@ class _Rank:
 
 @dataclass
 class _Holder:
-    """A process that has one rank's part of one version."""
+    """A process that has one rank's part of one version, and the slab and half that it is in."""
 
     number: int
     machine: str

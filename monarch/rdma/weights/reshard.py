@@ -32,8 +32,8 @@ class ShardPiece(NamedTuple):
 class Split(NamedTuple):
     """The sharding of dimension ``dim`` among ``size`` ranks, of which this rank is ``number``.
 
-    If ``is_late``, it splits the shards of the other splits (torch's strided shards, as FSDP over
-    tensor parallelism makes them).
+    If ``is_late``, it splits the shards that the other splits make (torch's strided shards, as FSDP
+    over tensor parallelism makes them).
     """
 
     dim: int
@@ -43,8 +43,10 @@ class Split(NamedTuple):
 
 
 class CopyStep(NamedTuple):
-    """Copy ``sizes`` elements of ``key``, from ``source`` in the shard of ``rank`` to ``target``
-    here."""
+    """A copy of ``sizes`` elements of the tensor ``key``.
+
+    They are at ``source`` in the shard of ``rank``, and go to ``target`` in this rank's shard.
+    """
 
     rank: int
     key: str
@@ -189,7 +191,7 @@ def _common(
 def _without(
     start: Coordinates, sizes: Coordinates, begin: Coordinates, extent: Coordinates
 ) -> list[tuple[Coordinates, Coordinates]]:
-    """Return the rest of a box, without the inner box, as boxes."""
+    """Return the boxes that remain of a box when the inner box is cut out of it."""
     boxes = []
     low, size = list(start), list(sizes)
     for dim in range(len(start)):

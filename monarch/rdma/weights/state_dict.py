@@ -71,10 +71,10 @@ class SharedStateDict:
     ) -> Future[int]:
         """Make ``state``, a module or a mapping of tensors (DTensors, too), the next version.
 
-        The future has its number, and is done when the tensors have been copied: they may change
-        from then on. Readers see the version when all of ``num_ranks`` have published it. Versions
-        count from 1; ``version``, if given, must grow. Raises ``TypeError`` for values that are no
-        tensors.
+        The future has the version's number, and is done when the tensors have been copied: they may
+        change from then on. Readers see the version when all of ``num_ranks`` have published it.
+        Versions count from 1; ``version``, if given, must be greater than the last one. Raises
+        ``TypeError`` for values that are no tensors.
         """
         tensors = tensors_of(state)
         on_gpu = _on_gpu(tensors)
@@ -236,7 +236,7 @@ class _Publisher:
     def prepare(self, way: Ways, tensors: _Tensors, on_gpu: _OnGpu) -> tuple[Slab, Held]:
         """Return the slab for ``tensors``, and the description of where they are in it.
 
-        The existing slab is used again if the tensors in it had the same shapes and dtypes.
+        The existing slab is used again if its tensors have the same shapes, shards and dtypes.
         """
         descriptions, num_bytes = describe(tensors)
         device = _one_device(tensors, on_gpu)
@@ -464,10 +464,10 @@ class _Fetcher:
     def _copy(
         self, way: Ways, source: Source, rank: int, version: int, deadline: float
     ) -> tuple[Slab, int]:
-        """Copy all of a rank's part into a slab here, for readers of this host and of others.
+        """Copy all of a rank's part into a slab of this process, from which other readers can copy.
 
-        Returns the slab and the half. Raises ``_Replaced`` if the source has a newer version by
-        now.
+        Returns the slab and the half. Raises ``_Replaced`` if the source got a newer version
+        meanwhile.
         """
         size, half = source.place.half_bytes, version % 2
         copy = self._copies.get(rank)

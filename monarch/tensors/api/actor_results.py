@@ -30,7 +30,7 @@ class _Diverted:
 def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an endpoint and return its result as distributed tensors; see ``Endpoint.rref``.
 
-    Raises ``ValueError`` unless the actors are those of the tensors' mesh, one in each proc.
+    Raises ``ValueError`` unless each proc of the tensors' mesh has one of the actors.
     """
     rule = endpoint._spec.propagate
     name = f"{endpoint._mesh.name}.{endpoint._name}"

@@ -52,9 +52,10 @@ def _forward(cls: Any, needs_input_grad: tuple[bool, ...], args: tuple[Any, ...]
 
 
 class _Argument(NamedTuple):
-    """A stand-in for an argument that forward kept on ``ctx``; ``position`` is the argument's.
+    """A stand-in for an argument that forward kept on ``ctx``.
 
-    Arguments such as process groups are not sent back to the controller: it has them already.
+    ``position`` is where the argument is in the call. Process groups, for example, are not sent
+    back to the controller: it has them already.
     """
 
     position: int

@@ -19,7 +19,7 @@ function at a worker. ``None`` means no replacement."""
 
 
 class ResolvableFunctionFromPath(NamedTuple):
-    """Names a function that workers import from ``path``.
+    """The path of a function, which workers import.
 
     An entry of ``function_resolvers`` may return it in place of a function.
     """

@@ -172,8 +172,10 @@ class Remote:
         return future.get()  # type: ignore[no-any-return]
 
     def _issue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DeviceMesh, Tensor]:
-        """Run the function on the active mesh; return the mesh, and a handle of the results, which
-        may be of any type."""
+        """Run the function on the active mesh, and keep the results on its members.
+
+        Returns the mesh, and a handle of the results, which may be of any type.
+        """
         mesh = _active()
         tensors = check_arguments(self._function.name, args, kwargs, [])
         if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):
@@ -222,7 +224,10 @@ def remote(function: Any = None, *, propagate: Propagator = None) -> Any:
 def call_on_shard_and_fetch(
     remote: Any, *args: Any, shard: Mapping[str, int] | None = None, **kwargs: Any
 ) -> Future[Any]:
-    """Run a remote function on one shard (the first, by default); return a future of its result."""
+    """Run a remote function on one shard alone; return a future of its result.
+
+    ``shard`` is the shard's coordinates; without it the first shard is used.
+    """
     function = remote if isinstance(remote, Remote) else Remote(remote)
     tensors = check_arguments(function._function.name, args, kwargs, [])
     mesh = tensors[0].mesh if tensors else _active()

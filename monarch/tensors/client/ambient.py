@@ -14,7 +14,7 @@ from monarch.tensors.core.keys import compare_by_identity
 
 
 class TensorStream:
-    """A sequence of operations at the workers, beside those of other streams.
+    """A sequence of operations, which each worker runs in order, beside other sequences.
 
     Each tensor belongs to the stream that it was made in; ``borrow`` lends it to another.
     """

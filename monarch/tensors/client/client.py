@@ -43,7 +43,7 @@ class HeldOperations:
 
     @property
     def flat_messages(self) -> dict[int, list[Any]]:
-        """Return the operations by the rank that will run them."""
+        """Return the operations that have not been sent, by the rank that will run them."""
         client, by_rank = self._client, defaultdict(list)
         ranks = {mesh.number: mesh.processes for mesh in client.everybody._meshes.values()}
         held: list[tuple[int, Any]] = []
@@ -305,7 +305,10 @@ class Client:
         return answers.then(resolve)  # type: ignore[no-any-return]
 
     def _settle(self, upto: int, answered: Any) -> None:
-        """Record that all ranks have passed batch ``upto``, and the failures in their answers."""
+        """Record in the log that all ranks have passed batch ``upto``.
+
+        ``answered`` has their answers, which tell of failures.
+        """
         failures = [failure for failed, _ in answered.values() for failure in failed]
         with self.lock:
             self.log.settle(upto, failures)

@@ -161,7 +161,7 @@ class DeviceMesh(MeshTrait):
     def activate(self) -> Activation:
         """Run the torch operations of this thread on this mesh from now on.
 
-        The result is also a context, at the end of which this ends.
+        As a context manager, it does so until the end of the block.
         """
         self.client.check_alive()
         return Activation(mesh=self, mode=AmbientMode())
@@ -281,7 +281,10 @@ def users_of(stream: TensorStream) -> tuple[str, int]:
 
 
 class RemoteProcessGroup:
-    """An argument that becomes a process group of torch.distributed in a remote function."""
+    """An argument of a remote function, in whose place the function gets a process group.
+
+    The process group is one of torch.distributed.
+    """
 
     def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
         self.device_mesh = mesh

@@ -43,7 +43,10 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: Fals
 
 
 def fake_of(meta: Meta) -> torch.Tensor:
-    """Return a tensor without values that looks like ``meta``. Call it inside ``FAKE``."""
+    """Return a tensor without values that has the shape, strides, dtype and device of ``meta``.
+
+    Call it inside ``FAKE``, torch's mode for such tensors.
+    """
     if meta.offset == 0:
         return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
     base = torch.empty(meta.num_elements, dtype=meta.dtype, device=meta.device)
@@ -51,8 +54,10 @@ def fake_of(meta: Meta) -> torch.Tensor:
 
 
 def view_of(base: torch.Tensor, meta: Meta) -> torch.Tensor:
-    """Return a fake that looks like ``meta``, in the memory of ``base`` if it fits. Call inside
-    ``FAKE``."""
+    """Return a tensor without values that has the shape, strides and dtype of ``meta``.
+
+    It shares the memory of ``base`` if it fits into that. Call it inside ``FAKE``.
+    """
     num_bytes = meta.num_elements * meta.dtype.itemsize
     if base.dtype == meta.dtype and num_bytes <= base.untyped_storage().nbytes():
         return torch.as_strided(base, meta.size, meta.stride, meta.offset)

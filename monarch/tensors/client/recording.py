@@ -91,8 +91,10 @@ class Recorder:
         return base
 
     def next_ticket(self) -> int:
-        """Return a negative ticket: each recording starts from -1 again, as replays reuse
-        tickets."""
+        """Return a negative ticket, which each replay of the recording uses again.
+
+        Each recording counts from -1, so that two recordings of the same steps are equal.
+        """
         self._num_tickets += 1
         return -self._num_tickets
 
@@ -100,10 +102,8 @@ class Recorder:
         return _ref(tensor) >= self.start
 
     def made(self, tensor: Tensor) -> None:
-        """Return a negative ticket, which each replay of the recording uses again.
-
-        Each recording counts from -1, so that two recordings of the same steps are equal.
-        """
+        """Register a handle that was made while recording; it becomes invalid when the recording
+        ends."""
         self._made[_ref(tensor)] = weakref.ref(tensor)
 
     def guard(self, tensor: Tensor, value: Any) -> None:

@@ -44,9 +44,9 @@ class Storage:
     borrowed_at = ""
 
     def share(self, first: int, ref: int, meta: Any = None) -> None:
-        """Add the tensor ``ref``, which views this memory too.
+        """Add the tensor ``ref``, which views this memory.
 
-        ``first`` is a tensor that has this memory already, and ``meta`` its looks.
+        ``first`` is a tensor that has this memory already, and ``meta`` describes its shape.
         """
         if self.refs is None:
             self.refs = {first}
@@ -87,7 +87,10 @@ class Storage:
         return borrow
 
     def give_back(self) -> None:
-        """End this borrow; with the last borrow, the origin may be read and written again."""
+        """End this borrow of a storage.
+
+        When the last borrow has ended, the storage that was lent may be read and written again.
+        """
         origin = self.origin
         assert origin is not None
         origin.num_borrows -= 1

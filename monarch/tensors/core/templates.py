@@ -76,8 +76,10 @@ class TemplateCache:
         return len(self.young) + len(self._old)
 
     def older(self, key: Any) -> Template | None:
-        """Return a template from the older half, or ``None``; the caller looks into ``young``
-        first."""
+        """Return a template from the older half, or ``None`` if it has none for the key.
+
+        The caller looks into ``young`` first.
+        """
         template = self._old.pop(key, None)
         if template is not None:
             self.young[key] = template

@@ -129,7 +129,8 @@ class LateSends(threading.local):
     """The sends of this thread that may not have been received, each with a copy of its buffer.
 
     If there are too many, ``add`` waits for the oldest. That cannot deadlock: all ranks run the
-    program in the same order, so the receiver reaches it without any later operation of this rank.
+    program in the same order, so the receiver needs no later operation of this rank to come to its
+    receive.
     """
 
     def __init__(self) -> None:

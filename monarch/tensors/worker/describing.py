@@ -16,7 +16,7 @@ from monarch.tensors.worker.definitions import resolve, tensors_in
 
 
 class _DescribedTensor(NamedTuple):
-    """The looks of a result, and the input or the earlier result whose memory it views."""
+    """The shape and dtype of a result, and the input or earlier result whose memory it views."""
 
     meta: Meta
     of_input: int | None

@@ -39,8 +39,10 @@ class MeshShape(NamedTuple):
         return list(dict.fromkeys(self.peers(rank, dims) for rank in members))
 
     def peers(self, rank: int, dims: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the ranks that differ from ``rank`` along ``dims`` alone, in the order of
-        ``dims``."""
+        """Return the ranks whose coordinates differ from those of ``rank`` along ``dims`` alone.
+
+        They include ``rank``, and are in the order of ``dims``.
+        """
         coordinates = self.coordinates(rank)
         assert coordinates is not None
         sizes = dict(zip(self.names, self.sizes, strict=True))
@@ -93,10 +95,9 @@ class ProcessGroups:
         return "nccl" not in dist.get_backend_config()
 
     def make(self, all_ranks: Iterable[tuple[int, ...]], use: Hashable) -> None:
-        """Make the groups of these ranks for ``use``: a stream's own collectives, or the user's
-        functions.
+        """Make the groups of these ranks for ``use``, such as the collectives of a stream.
 
-        Two uses of one group would receive each other's messages.
+        Each ``use`` needs groups of its own: two would receive each other's messages.
         """
         for ranks in all_ranks:
             if (ranks, use) not in self._made:

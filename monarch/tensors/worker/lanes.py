@@ -151,7 +151,8 @@ class StreamLane:
 def drain_all(lanes: Collection[StreamLane], moved: threading.Condition) -> None:
     """Wait until all lanes have done their work.
 
-    If a lane has ended with an error, raise it at once: others may wait for it for ever.
+    If a lane has ended with an error, the error is raised at once, as other lanes may wait for that
+    lane for ever.
     """
     with moved:
         moved.wait_for(lambda: have_come_to_rest(lanes))
@@ -170,7 +171,10 @@ def _ended(lanes: Collection[StreamLane]) -> BaseException | None:
 
 
 def _as_call(work: Callable[[], None]) -> None:
-    """Run the work of a lane as a call of its own, so that observers of held calls see it end."""
+    """Run the work of a lane as a call of its own.
+
+    So whoever looks at held calls sees when the work has ended.
+    """
     now = running.get()
     if now is None:
         work()

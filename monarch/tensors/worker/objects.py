@@ -61,7 +61,8 @@ def call_method(key: torch.Tensor, name: str, args: Any, kwargs: Any) -> Any:
 def describe_module(key: torch.Tensor, number: int) -> tuple[list[torch.Tensor], list[bool]]:
     """Return the parameters of a module, without copies, and which of them require grad.
 
-    ``number`` keeps modules apart in the cache of templates: all keys look the same.
+    ``number`` differs between modules, as their keys do not: without it they would share a
+    template.
     """
     parameters = list(ObjectKey.held(key).parameters())
     return [p.detach() for p in parameters], [p.requires_grad for p in parameters]

@@ -250,7 +250,8 @@ class Verbs:
     ) -> None:
         """Copy between runs of this process and of the owner.
 
-        A large run is registered for the copy; others go by way of the connection's own memory.
+        A single large run is registered for the copy. Other runs are copied through the memory that
+        the connection has registered.
         """
         total = sum(length for _, length in ours)
         if len(ours) == 1 and total > _SMALL_BYTES:
