@@ -1,6 +1,6 @@
-"""Adds pages to the site of `make docs`: the documents at the top, and the Python API.
+"""Adds pages to the site of `make docs`: the documents of the root folder, and the Python API.
 
-A hook of mkdocs, which calls `on_files` and `on_page_markdown`.
+It is a hook of mkdocs, which calls `on_files` and `on_page_markdown`.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     .venv/bin/python tools/install.py [--into PYTHON] [--torch] [--says WHAT] REQUIREMENT...
 
-uv is the one on the PATH; else it is installed beside the Python that runs this. It looks where pip
-is configured to look. Where uv cannot be had, or fails, pip installs.
+It uses the uv on the PATH, or else installs uv beside the Python that runs this. uv gets the
+package indexes that pip is configured to use. If uv cannot be installed, or fails, pip installs.
 
-With ``--torch``, torch is installed too: the CPU build where there is no NVIDIA GPU. The index's
-plain torch for Linux brings several gigabytes of CUDA, so the CPU build is taken from whichever
-source has it. What begins with a dash goes to uv or pip as it is.
+With ``--torch``, torch is installed too: the CPU build if there is no NVIDIA GPU. The index's plain
+torch for Linux brings several gigabytes of CUDA, so the CPU build is taken from whichever source
+has it. Arguments that begin with a dash are passed to uv or pip unchanged.
 """
 
 from __future__ import annotations

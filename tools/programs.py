@@ -2,14 +2,15 @@
 
     make programs MONARCH_TREE=... TORCHSTORE_TREE=... TORCHFORGE_TREE=... TITAN_TREE=...
 
-A tree is a checkout, given by its path: nothing is fetched, and what is not given is not run. Each
-file of tests has a pytest of its own, which runs outside of the tree, so that the project is what
-``import monarch`` finds; what is left of a file's processes ends with it. ``PROGRAMS_PYTHON`` is a
-Python that has the project and what these suites import besides (pytest-asyncio, pytest-timeout,
-pytest-unordered, expecttest, torchx, ...). In ``PROGRAMS_OUT`` are a junit file and the output of
-each file of tests, and ``table.md``, with the counts, the most memory that all processes of a file
-had together, and the first line of each failure. ``PROGRAMS_ONLY`` is a pattern of the files that
-are run: ``titanrl_loop/*``, ``test_keys.py``.
+A tree is the path of a checkout: nothing is fetched, and a suite without its tree is not run. Each
+file of tests has a pytest of its own, which runs outside of the tree, so that ``import monarch``
+finds this project. Processes that a file of tests leaves behind are ended after it.
+
+``PROGRAMS_PYTHON`` is a Python that has the project and what these suites import besides
+(pytest-asyncio, pytest-timeout, pytest-unordered, expecttest, torchx, ...). ``PROGRAMS_OUT`` is the
+folder for results: a junit file and the output of each file of tests, and ``table.md``, which has
+the counts, the peak memory of all processes of a file together, and the first line of each failure.
+``PROGRAMS_ONLY`` is a pattern of the files to run: ``titanrl_loop/*``, ``test_keys.py``.
 
 TitanRL needs vLLM, and torchtitan an accelerator: ``tools/titanrl`` has a ``vllm`` of a few hundred
 lines, which samples from torchtitan's model on a CPU, and has torchtitan compute there. Its

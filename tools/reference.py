@@ -1,7 +1,7 @@
 """Writes docs/reference.md: every key of monarch.toml and of each recipe, from the code.
 
 python tools/reference.py           writes it
-python tools/reference.py --check   ends with 1 where it is out of date
+python tools/reference.py --check   exits with 1 if the file is out of date
 """
 
 from __future__ import annotations

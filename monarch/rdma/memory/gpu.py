@@ -97,8 +97,7 @@ class GpuLibrary(Protocol):
         """
 
     def open(self, handle: Sequence[Any], device: int) -> Any:
-        """Map another process's storage on a device, which has the index ``device`` in this
-        process.
+        """Map another process's storage on the device that has the index ``device`` here.
 
         It stays mapped until the last reference to the result is gone.
         """

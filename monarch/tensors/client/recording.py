@@ -102,8 +102,10 @@ class Recorder:
         return _ref(tensor) >= self.start
 
     def made(self, tensor: Tensor) -> None:
-        """Register a handle that was made while recording; it becomes invalid when the recording
-        ends."""
+        """Register a handle that was made while recording.
+
+        It becomes invalid when the recording ends.
+        """
         self._made[_ref(tensor)] = weakref.ref(tensor)
 
     def guard(self, tensor: Tensor, value: Any) -> None:

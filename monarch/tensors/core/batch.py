@@ -52,7 +52,10 @@ class WireSegment(NamedTuple):
 
 
 def encode(definitions: Sequence[tuple[int, bytes]], segments: Sequence[RecordSegment]) -> bytes:
-    """Return a batch as bytes: 4 for each integer, or 8 if references have outgrown that."""
+    """Return a batch as bytes.
+
+    The integers of a segment take 4 bytes each, or 8 if one of them does not fit into 4.
+    """
     wire = []
     for segment in segments:
         ints = segment.ints

@@ -1,12 +1,12 @@
 """The log of sent operations, which shows what a failure spoils.
 
-It keeps the sent records, until every rank has passed them. When a rank reports that the record at
+It keeps the sent records until every rank has run them. When a rank reports that the record at
 (batch, segment, position) failed, its results are spoiled, and so is each tensor that it writes to,
-with all views of it; then all results that were computed from any of these, in the order of issue.
-This holds on all ranks: fetching the shard of another rank raises too.
+with all views of that tensor. Then all results that were computed from spoiled values are spoiled,
+in the order of issue. This holds on all ranks: fetching the shard of another rank raises too.
 
-References that are spoiled stay so until they are freed. Operations that are sent later and use
-them are spoiled as they are sent.
+A spoiled reference remains spoiled until it is freed. The results of an operation that uses it are
+spoiled as soon as the operation is sent.
 """
 
 from __future__ import annotations

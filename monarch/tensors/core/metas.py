@@ -1,4 +1,4 @@
-"""The looks of a tensor, without its values. Equal looks are the same object."""
+"""The description of a tensor: shape, strides, dtype and device. Equal ones are the same object."""
 
 from __future__ import annotations
 

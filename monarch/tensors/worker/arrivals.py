@@ -1,4 +1,4 @@
-"""The actor's side of a hand-over; it runs in the actor's thread, when its call is unpickled."""
+"""How an actor gets the local tensor of a distributed tensor: its thread unpickles the call."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ class Device:
     """
 
     def stream(self) -> Any:
-        """Return a new stream of the device."""
+        """Return a new stream of the device; ``None`` for the CPU."""
         return None
 
     def own(self) -> Any:
-        """Return the device's default stream."""
+        """Return the device's default stream; ``None`` for the CPU."""
         return None
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
@@ -39,7 +39,10 @@ class Device:
         return contextlib.nullcontext()
 
     def mark(self) -> Any:
-        """Return a mark behind the work that the current stream has so far, for ``await_mark``."""
+        """Return a mark for ``await_mark``, behind the work that the current stream has so far.
+
+        It is ``None`` for the CPU.
+        """
         return None
 
     def await_mark(self, mark: Any) -> None:
