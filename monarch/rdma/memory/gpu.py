@@ -141,7 +141,7 @@ class GpuLibrary(Protocol):
 
 
 class TorchGpu:
-    """CUDA through torch."""
+    """The functions of CUDA, called through torch."""
 
     def __init__(self) -> None:
         self.fences: dict[int, GpuFence] = {}

@@ -177,7 +177,7 @@ class Registrations:
         return True
 
     def sweep(self) -> None:
-        """End the registrations of kept memory to which nothing else in this process refers."""
+        """End the registrations of memory to which nothing else in this process refers."""
         for registration in list(self._live.values()):
             self.look_at(registration.slot, registration.key)
 

@@ -43,7 +43,7 @@ def ask_owner(
     """Send a request about ``region`` to its owner, and return the answer.
 
     Raises ``RemoteMemoryError`` if the memory or the owner is gone, ``BackendUnavailable`` if the
-    owner cannot do it, and ``TimeoutError``.
+    owner cannot do what is asked, and ``TimeoutError``.
     """
     sender = process.current().node.uid
     about = {**about, "slot": region.slot, "key": region.key, "sender": sender}

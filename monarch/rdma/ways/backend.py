@@ -15,7 +15,7 @@ Entries = tuple[TableEntry, TableEntry]
 
 
 class BackendUnavailable(Exception):
-    """This backend cannot reach the owner; the next one is tried."""
+    """This backend cannot reach the owner of the memory; the next backend is tried."""
 
 
 class WordChange(NamedTuple):

@@ -70,7 +70,7 @@ class Source:
 
 @dataclass
 class _Rank:
-    """One rank's part of the state dict; ``uid`` is the process that publishes it."""
+    """One rank's part of the state dict; ``uid`` is of the process that publishes it."""
 
     held: Held
     uid: str
@@ -105,7 +105,10 @@ class _Spread:
 
 
 class Directory(Actor):
-    """The directory of one state dict, which processes find by its name."""
+    """Knows which processes have each version of one state dict.
+
+    It is an actor, which processes find by the name of the state dict.
+    """
 
     def __init__(self) -> None:
         self._num_ranks = 0

@@ -79,7 +79,7 @@ def _intervals_of(
 ) -> list[list[tuple[int, int, int]]]:
     """Return a rank's intervals of each dimension.
 
-    An interval is its start in the whole, its length, and its start in the local tensor.
+    An interval is its start in the whole tensor, its length, and its start in the local tensor.
     """
     early = [split for split in splits if not split.is_late]
     late = [split for split in reversed(splits) if split.is_late]

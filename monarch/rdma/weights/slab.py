@@ -104,7 +104,7 @@ class Slab:
             raise
 
     def pin(self, workers: Workers) -> None:
-        """Make all pages and pin them, so that GPUs copy to and from them directly.
+        """Allocate all pages and pin them, so that GPUs copy to and from them directly.
 
         If that fails, copies go through other pinned memory.
         """

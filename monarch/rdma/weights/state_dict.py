@@ -179,7 +179,10 @@ def _directory(name: str) -> Any:
 
 
 def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVersion:
-    """Wait for a version that is at least ``at_least``. Raises ``TimeoutError`` at the deadline."""
+    """Wait for a version that is at least ``at_least``, and return the newest version.
+
+    Raises ``TimeoutError`` at the deadline.
+    """
     while True:
         seconds_left = deadline - time.monotonic()
         seconds = max(0.0, min(seconds_left, _LOOK_SECONDS))
@@ -254,7 +257,7 @@ class _Publisher:
         return self._slab, self._held
 
     def _copy_on(self, device: int, num_bytes: int) -> None:
-        """Allocate a copy on the GPU, if that leaves most of its free memory."""
+        """Allocate a copy on the GPU, unless that needs more than a quarter of its free memory."""
         assert self._held is not None
         try:
             if num_bytes > gpu().free_bytes(device) * _MOST_OF_FREE:

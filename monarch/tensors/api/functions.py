@@ -98,7 +98,10 @@ class RemoteFunction:
 
 
 class _CodeOf:
-    """The code of a function, compared by identity: a reload replaces it and keeps the function."""
+    """The code of a function, compared by identity.
+
+    A reload gives the function new code, and keeps the function.
+    """
 
     def __init__(self, function: Any) -> None:
         self.code = function.__code__

@@ -122,7 +122,7 @@ look_into(OpaqueObject, _items, _of_items)
 def opaque_method(rule: Callable[..., Any]) -> Any:
     """Declare a method of an ``OpaqueObject`` that runs on the workers under the same name.
 
-    Its body here is the rule that computes the shapes of the result.
+    The decorated function is its rule: it computes the shapes of the result.
     """
 
     @functools.wraps(rule)

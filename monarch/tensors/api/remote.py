@@ -52,12 +52,11 @@ class Remote:
         return self.rref(*args, **kwargs)
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function on all members, without waiting, and return its result as distributed
-        tensors.
+        """Run the function on all members, and return its result as distributed tensors.
 
-        ``propagate`` says which shapes they have: a function computes them from tensors without
-        values; None and "cached" run the function once on a shard, and remember; "inspect" is for
-        functions that return nothing.
+        It does not wait. ``propagate`` says which shapes they have: a function computes them from
+        tensors without values; ``None`` and "cached" run the function once on a shard, and keep the
+        shapes that it returned; "inspect" is for functions that return nothing.
         """
         if self._propagate == "mocked":
             raise NotImplementedError("propagate='mocked': give the rule as a function")
@@ -87,8 +86,10 @@ class Remote:
         )
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Like ``call``, on a mesh of one member: a future of its result. Raises ``ValueError`` for
-        more."""
+        """Run the function on the only member of the active mesh; return a future of its result.
+
+        Raises ``ValueError`` if the mesh has more members.
+        """
         mesh = _active()
         if len(mesh) != 1:
             raise ValueError(
@@ -107,7 +108,7 @@ class Remote:
         self._issue(args, kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
-        """Like ``call``, with a future for each member."""
+        """Run the function on all members of the active mesh; return a future for each member."""
         mesh, handle = self._issue(args, kwargs)
         ranks = tuple(mesh.processes)
         fetched = _fetched(mesh, handle, ranks)

@@ -26,7 +26,10 @@ class TensorStream:
         self.number = next(TensorStream._numbers)
 
     def activate(self) -> Activation:
-        """Send operations to this stream from now on; as a context, until the block's end."""
+        """Send operations to this stream from now on.
+
+        As a context manager, it does so until the end of the block.
+        """
         return Activation(stream=self)
 
     def borrow(self, t: Any, mutable: bool = False) -> tuple[Any, Any]:
@@ -63,9 +66,10 @@ ambient = _Ambient()
 
 
 class Activation:
-    """Makes a mesh or a stream active when it is created; as a context, until the block's end.
+    """Makes a mesh or a stream active when it is created.
 
-    Since creating it is enough, a notebook may activate a mesh without ``with``.
+    As a context manager, it does so until the end of the block. A notebook may activate a mesh
+    without ``with``.
     """
 
     def __init__(self, *, mode: Any = None, **values: Any) -> None:

@@ -58,7 +58,10 @@ class HeldOperations:
 
 
 class Client:
-    """Numbers templates and tensors, gathers records into batches, and records failures."""
+    """The connection of a controller to the workers of one proc mesh.
+
+    It numbers templates and tensors, gathers records into batches, and records failures.
+    """
 
     def __init__(
         self,
@@ -197,7 +200,7 @@ class Client:
     # Sending
 
     def arm(self) -> None:
-        """Start the timer of the batch; called at its first operation."""
+        """Start the timer that sends the batch; called at the batch's first operation."""
         self._first = time.monotonic()
         if self._flusher is None:
             self._flusher = threading.Thread(

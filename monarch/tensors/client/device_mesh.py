@@ -252,8 +252,10 @@ class DeviceMesh(MeshTrait):
             return storage.fakes[meta]
 
     def exit(self) -> None:
-        """Wait for all issued operations, and stop the workers. Raises the first failure not yet
-        seen."""
+        """Wait for all issued operations, and stop the workers.
+
+        Raises the first failure that the program has not seen.
+        """
         if ambient.mesh is not None and ambient.mesh.client is self.client:
             Activation(mesh=None)
         self.client.shutdown()

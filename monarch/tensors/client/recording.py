@@ -43,7 +43,7 @@ class _Guard(NamedTuple):
 
 
 class Recorder:
-    """Records the operations that one client would send."""
+    """Records the operations that one client would send without it."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -228,7 +228,7 @@ class Recording:
         )
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
-        """Issue the recording as one operation, with ``inputs`` as the arguments."""
+        """Issue the recording as one operation on ``inputs``, and return the function's results."""
         everything = [*inputs, *self.captured]
         for tensor in everything:
             refuse_unusable("compiled function", tensor, tensor.mesh, tensor.stream)

@@ -13,9 +13,10 @@ from monarch.tensors.core.templates import FRESH, Result
 
 
 class Borrow:
-    """A loan of a tensor to another stream, which ends with ``drop()`` or as a context.
+    """A loan of a tensor to another stream.
 
-    The tensor's own stream waits until the other stream has finished its operations on it.
+    It ends with ``drop()``, or at the end of a ``with`` block. After that, the tensor's own stream
+    waits until the other stream has finished its operations on the tensor.
     """
 
     def __init__(self, tensor: Tensor, origin: Tensor) -> None:

@@ -112,7 +112,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         scatter: bool = False,
         mesh: Any = None,
     ) -> Tensor:
-        """Like ``reduce``, in place."""
+        """Combine the shards as ``reduce`` does, in place, and return this tensor."""
         return self.mesh.reduce(  # type: ignore[no-any-return]
             self, dims, reduction, scatter=scatter, inplace=True, mesh=mesh, out=None
         )

@@ -88,7 +88,7 @@ def look_into(kind: type, items: Callable[[Any], list[Any]], rebuild: Callable[[
 
 
 def compare_by_value(*kinds: type) -> None:
-    """Declare classes whose equal objects are the same argument to any function."""
+    """Declare classes whose equal objects are one and the same argument to any function."""
     _ATOMS.update(kinds)
 
 
@@ -220,7 +220,7 @@ class Flattener:
 
 
 def explain(key: Sequence[Any], cached: Sequence[Sequence[Any]]) -> str:
-    """Return in words how ``key`` differs from the most similar key in the cache."""
+    """Return in words how ``key`` differs from the most similar key in ``cached``."""
     if not cached:
         return "it is the first call of this operation"
 

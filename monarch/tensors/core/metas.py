@@ -32,7 +32,7 @@ class Meta(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def num_elements(self) -> int:
-        """Return how many elements the memory must have, from its begin to the last element."""
+        """Return how many elements the memory must have, from its beginning to the last element."""
         if not all(self.size):
             return 0
         steps = zip(self.size, self.stride, strict=True)

@@ -67,8 +67,8 @@ class Storage:
     def lend(self, where: str, *, mutable: bool) -> Storage:
         """Return the storage of a new borrow of this storage.
 
-        Raises ``BorrowRefused`` if it is lent with ``mutable``, or lent at all and ``mutable`` is
-        asked for.
+        Raises ``BorrowRefused`` if it is already lent with ``mutable``, or if it is lent at all and
+        the new borrow is ``mutable``.
         """
         if self.access == NOTHING or (mutable and self.access != READ_AND_WRITE):
             how = "mutably " if mutable else ""

@@ -105,7 +105,10 @@ class ProcessGroups:
                 self._made[ranks, use] = group if self._rank in ranks else None
 
     def of(self, ranks: tuple[int, ...], use: Hashable) -> Any:
-        """Return a group that was made. Raises ``KeyError`` if it was not."""
+        """Return the group that ``make`` has made of these ranks for ``use``.
+
+        Raises ``KeyError`` if there is none.
+        """
         return self._made[ranks, use]
 
     def alone(self) -> Any:

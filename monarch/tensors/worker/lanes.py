@@ -101,7 +101,7 @@ class Cuda(Device):
 
 
 class StreamLane:
-    """One stream: its own thread does the work that is put, in order.
+    """A stream of a worker, whose thread does the work that ``put`` gets, in order.
 
     Lanes that may wait for each other share one ``moved``, which is notified when a lane has
     advanced.

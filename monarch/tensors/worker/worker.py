@@ -118,8 +118,7 @@ def staying_on(device: int | None) -> Iterator[None]:
 
 
 def watch_set_device() -> None:
-    """Make ``torch.cuda.set_device`` of this process check ``staying_on``. It may be called
-    again."""
+    """Make ``torch.cuda.set_device`` of this process check ``staying_on``, once."""
     chosen = torch.cuda.set_device
     if hasattr(chosen, "asks_worker"):
         return

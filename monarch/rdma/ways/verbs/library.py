@@ -127,8 +127,10 @@ class VerbsDevice(Protocol):
         memory)."""
 
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> MemoryKeys:
-        """Register GPU memory by its exported descriptor; its addresses are those of this
-        process."""
+        """Register GPU memory by its exported descriptor.
+
+        Work requests use its ``address`` in this process.
+        """
 
     def queue_pair(self, most_work: int) -> QueuePair: ...
 
