@@ -82,7 +82,7 @@ def calls() -> dict[str, float]:
 
 
 def ladder() -> dict[str, float]:
-    """Microseconds until bytes have come back, by their number."""
+    """Return the microseconds of a call that returns bytes, by how many bytes."""
     from monarch.actor import Actor, endpoint, this_host
 
     class Echo(Actor):
@@ -107,7 +107,7 @@ def ladder() -> dict[str, float]:
 
 
 def ways() -> dict[str, float]:
-    """Microseconds of a call between two actors' processes, and of one of many at once."""
+    """Return the microseconds of a call from actor to actor, and of each of many calls at once."""
     from monarch.actor import Actor, endpoint, this_host
 
     class Echo(Actor):
@@ -145,7 +145,7 @@ def ways() -> dict[str, float]:
 
 
 def detection() -> dict[str, float]:
-    """Seconds from SIGKILL of a process until the call that waits for it raises."""
+    """Return the seconds from SIGKILL of a process until a call to it raises."""
     import monarch.actor
     from monarch.actor import Actor, endpoint, this_host
 
@@ -175,7 +175,7 @@ def detection() -> dict[str, float]:
 
 
 def first_answers(num_procs: int) -> float:
-    """When all have answered, by the clock of the wall."""
+    """Spawn procs, call an actor in each, and return the time of day when all have answered."""
     from monarch.actor import Actor, endpoint, this_host
 
     class Echo(Actor):
@@ -191,7 +191,7 @@ def first_answers(num_procs: int) -> float:
 
 
 def measure(step: str) -> None:
-    """In a process of its own: what is found goes to the standard output."""
+    """Take one measurement in this process, and print it as JSON."""
     measures = {"calls": calls, "ladder": ladder, "ways": ways, "detection": detection}
     if step in measures:
         found = measures[step]()
@@ -201,7 +201,7 @@ def measure(step: str) -> None:
 
 
 def measured(python: str, step: str) -> dict[str, float]:
-    """One measurement of one side."""
+    """Take one measurement in a process of the interpreter ``python``, and return its numbers."""
     begun = time.time()
     command = [python, __file__, "--measure", step]
     run = subprocess.run(

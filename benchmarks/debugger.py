@@ -24,7 +24,7 @@ from monarch.wire.message import EnvAsked, HoldLine, HoldText, StacksAsked
 
 
 class Stepper(Actor):
-    """Stands at its breakpoint."""
+    """An actor that stops at a breakpoint in each step."""
 
     @endpoint
     def step(self) -> int:
@@ -44,7 +44,7 @@ def _median(work: Callable[[], object], rounds: int) -> float:
 
 
 def _line(visit: Visit, hold: HoldNote, line: str) -> None:
-    """Type a line, and wait until the debugger waits again."""
+    """Type a line into a held call's debugger, and wait until it asks for another one."""
     ask = visit.ask
     begun = ask(hold.proc, HoldText(hold.id, -1, False, 0.0))
     number, is_waiting = begun.number, False

@@ -30,7 +30,7 @@ MONARCH = [sys.executable, "-c", "from monarch.cli.main import main; main()"]
 
 @contextmanager
 def running(folder: Path, *words: str) -> Iterator[None]:
-    """A command of ours, which is stopped with Ctrl-C."""
+    """Run a command of monarch during the ``with`` block, and stop it as Ctrl-C does."""
     with open(folder / "log", "a") as log:
         process = subprocess.Popen([*MONARCH, *words], cwd=folder, stdout=log, stderr=log)
         try:
@@ -45,7 +45,7 @@ def monarch(folder: Path, *words: str) -> None:
 
 
 def rows(folder: Path, after: float) -> list[dict[str, Any]]:
-    """The steps that were done since, of whatever run is the newest."""
+    """Return the steps of all runs in the folder that were recorded after the time ``after``."""
     files = sorted(folder.glob("runs/*-*/metrics.jsonl"))
     lines = (line for file in files for line in file.read_text().splitlines(True))
     found = [json.loads(line) for line in lines if line.endswith("\n")]

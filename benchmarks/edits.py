@@ -94,8 +94,12 @@ EDIT = 0
 
 @dataclass
 class Benched:
-    """A recipe: its task, as ``task.py``, in which ``# HERE`` is a place in the loss and ``EDIT`` a
-    number that it measures; and a function that runs it until its record is stopping."""
+    """A recipe that is measured.
+
+    ``task`` is the text of its ``task.py``: ``# HERE`` is a line in the loss, at which code can be
+    inserted, and ``EDIT`` is a number that the task reports. ``run`` runs the recipe until its
+    record says that it should stop.
+    """
 
     task: str
     run: Callable[[Record], object]
@@ -115,7 +119,7 @@ RECIPES = {"ddp": Benched(DDP_TASK, run_ddp)}
 
 
 class Training:
-    """A run on a thread of this program; its own display."""
+    """A run on a thread of this program, whose steps it notes in place of a display."""
 
     def __init__(self, root: Path, benched: Benched) -> None:
         self.root = root
@@ -174,13 +178,13 @@ class Training:
         self.until(lambda: len(self.steps) >= wanted, "a step")
 
     def usual_step(self) -> float:
-        """How long the last steps took each."""
+        """Return the median time of the last five steps, in seconds."""
         ends = [when for _, when, _ in self.steps[-6:]]
         gaps = [later - before for before, later in itertools.pairwise(ends)]
         return statistics.median(gaps)
 
     def push(self, edit: int, line: str = "pass") -> float:
-        """Save the task, with this line in its loss, and push it: when it was saved."""
+        """Save the task with ``line`` in its loss, and push it; return the time of the save."""
         text = self.task.replace("# HERE", line).replace("EDIT = 0", f"EDIT = {edit}")
         saved_at = time.time()
         (self.root / "task.py").write_text(text)
@@ -188,7 +192,11 @@ class Training:
         return saved_at
 
     def first_with(self, edit: int) -> tuple[int, float, float]:
-        """The step before the first that ran this edit, and when both ended."""
+        """Wait for the first step that ran this edit.
+
+        Returns the number of the step before it, and the times at which that step and the first
+        ended.
+        """
         self.until(lambda: self.steps and self.steps[-1][2] == edit, f"edit {edit}")
         at = next(n for n, one in enumerate(self.steps) if one[2] == edit)
         return self.steps[at - 1][0], self.steps[at - 1][1], self.steps[at][1]
@@ -228,7 +236,7 @@ def failing_edits(training: Training) -> None:
 
 
 def deadly_edit(training: Training, relaunch: float) -> None:
-    """New code ends the process of rank 1 in its first step, once."""
+    """Measure how long training takes to go on after new code has ended the process of rank 1."""
     flag = training.root.parent / "dies"
     flag.touch()
     line = (
@@ -249,7 +257,10 @@ def deadly_edit(training: Training, relaunch: float) -> None:
 
 
 def kept_overhead(training: Training) -> None:
-    """What a step on code that has gone well costs, where the run was edited before."""
+    """Measure the work before a step on code that is not new.
+
+    Such work is done in runs that have been edited before.
+    """
     import task  # type: ignore[import-not-found]
     import torch
 
@@ -277,7 +288,7 @@ def kept_overhead(training: Training) -> None:
 
 
 def first_step(name: str) -> None:
-    """Begin, and end with the first step: what a relaunch comes down to."""
+    """Begin a training in this process, and end it after the first step, as a relaunch would."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "project"
         root.mkdir()

@@ -37,7 +37,7 @@ def kill_a_rank(scene: Scene) -> None:
 
 
 def begin_again(scene: Scene) -> None:
-    """End the run as Ctrl-C does, which saves a checkpoint, and begin it from there."""
+    """End the run as Ctrl-C does, which saves a checkpoint, and resume it in a new process."""
     assert scene.run is not None
     scene.run.send_signal(signal.SIGINT)
     scene.run.wait(_LONGEST_SECONDS)
@@ -45,7 +45,7 @@ def begin_again(scene: Scene) -> None:
 
 
 def kill_and_begin_again(scene: Scene) -> None:
-    """A rank dies, and the run with it, as without a dev loop."""
+    """Kill a rank and the run, as happens without a dev loop, and resume it in a new process."""
     assert scene.run is not None
     kill_a_rank(scene)
     scene.run.kill()
@@ -66,7 +66,7 @@ ACTS: dict[str, tuple[Callable[[Scene], None], ...]] = {
 
 
 def seconds_of(folder: Path, recipe: str, way: str) -> float:
-    """From the first step until the run has ended well, in seconds."""
+    """Return the seconds from the first step until the run has ended without an error."""
     num_steps, *settings = LENGTHS[recipe]
     scene = Scene(folder, recipe, *settings)
     scene.begin()

@@ -65,7 +65,7 @@ class Owner(Actor):
 
 
 def hold(queue: Any, done: Any, count: int) -> None:
-    """Another process, as torch alone shares memory."""
+    """Run in another process: share a tensor by torch alone, and keep it until ``done`` is set."""
     kept = torch.full((count,), 3.0, device="cuda")
     torch.cuda.synchronize()
     queue.put(kept)
@@ -73,7 +73,7 @@ def hold(queue: Any, done: Any, count: int) -> None:
 
 
 def memory() -> None:
-    """Reads and writes of another process's memory on the same GPU, and from it to the host."""
+    """Measure copies of another process's memory on the same GPU, to the GPU and to the host."""
     most = 64 * MIB
     spawned = torch.multiprocessing.get_context("spawn")
     queue, done = spawned.Queue(), spawned.Event()
@@ -138,7 +138,7 @@ class Trainer(Actor):
 
     @endpoint
     def publish(self, version: int) -> tuple[float, float]:
-        """The seconds of it, and of a copy to pinned memory."""
+        """Return the seconds of publishing, and of a copy of the same tensors to pinned memory."""
         for tensor in self.state.values():
             tensor.fill_(version)
         ours = seconds(lambda: self.shared.publish(self.state).get())
@@ -158,7 +158,7 @@ class Reader(Actor):
 
     @endpoint
     def fetch(self, version: int) -> tuple[float, float]:
-        """The seconds of it, and of a copy from GPU memory to GPU memory."""
+        """Return the seconds of fetching, and of a copy of the same tensors within the GPU."""
         ours = seconds(lambda: self.shared.fetch(self.state, version=version).get())
         assert {float(one[0, 0]) for one in self.state.values()} == {float(version)}
 
@@ -170,7 +170,7 @@ class Reader(Actor):
 
 
 def weights() -> None:
-    """A state dict of 1.6 GB, from one process to another on the same GPU."""
+    """Measure how a state dict of 1.6 GB goes from one process to another on the same GPU."""
     shared = SharedStateDict("weights")
     procs = this_host().spawn_procs({"gpus": 2})
     trainer = procs.slice(gpus=0).spawn("trainer", Trainer, shared)
@@ -197,7 +197,7 @@ class Block(torch.nn.Module):
 
 
 def step_of(width: int, num_layers: int) -> Callable[[], Any]:
-    """A step of a training, which gives the loss."""
+    """Return a function that makes one training step and returns the loss."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*[Block(width) for _ in range(num_layers)]).cuda().bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -214,12 +214,12 @@ def step_of(width: int, num_layers: int) -> Callable[[], Any]:
 
 
 def train(step: Callable[[], Any], num_steps: int) -> Any:
-    """The last loss."""
+    """Make ``num_steps`` steps, and return the loss of the last."""
     return [step() for _ in range(num_steps)][-1]
 
 
 def tensors() -> None:
-    """Steps by the tensor engine, as they are and compiled, beside the same by torch alone."""
+    """Measure steps by the tensor engine, eager and compiled, beside torch alone."""
     for width, num_layers in ((256, 4), (1024, 12)):
         step = step_of(width, num_layers)
         train(step, 5)

@@ -130,7 +130,7 @@ if __name__ == "__main__":
 
 
 def measured(lab: NetLab, gateway: str, rounds: int) -> dict[str, list[float]]:
-    """What the driver on h0 finds, by name."""
+    """Run the driver on host h0, and return its measurements by name."""
     lab.write("h0", "/root/driver.py", DRIVER.format(hosts=list(HOSTS), tree_bytes=TREE_BYTES))
     command = f"cd /root && {sys.executable} /root/driver.py '{gateway}' {rounds} 2>&1"
     done = subprocess.run(

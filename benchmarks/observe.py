@@ -26,7 +26,7 @@ ROWS = 8192
 
 
 class Bench(Actor):
-    """Answers, and tells its CPU time."""
+    """An actor that returns its argument, or the CPU time of its process."""
 
     @endpoint
     def call(self, value: int) -> int:
@@ -38,7 +38,10 @@ class Bench(Actor):
 
 
 def cpu_us_of_a_call(num_calls: int) -> float:
-    """Of client and proc together: the median of five rounds, microseconds."""
+    """Return the CPU microseconds of a call, of client and proc together.
+
+    It is the median of five rounds.
+    """
     procs = this_host().spawn_procs({"gpus": 1})
     actor = procs.spawn("bench", Bench)
     for _ in range(300):
@@ -55,7 +58,10 @@ def cpu_us_of_a_call(num_calls: int) -> float:
 
 
 def cpu_us_with_and_without(num_calls: int) -> tuple[float, float]:
-    """Of programs with telemetry and without, in turns: the medians of three each."""
+    """Return the CPU microseconds of a call with telemetry and without.
+
+    Each is the median of three programs, which run in turns.
+    """
     found: dict[str, list[float]] = {"8192": [], "0": []}
     for _ in range(3):
         for events, took in found.items():
@@ -69,7 +75,10 @@ def cpu_us_with_and_without(num_calls: int) -> tuple[float, float]:
 
 
 def ms_of_first_paint(visit: MeshVisit) -> tuple[float, float]:
-    """`monarch top`, from its import on: wall and CPU time."""
+    """Return how long ``monarch top`` takes until it shows rows: wall and CPU milliseconds.
+
+    The time of its imports is included.
+    """
     began, cpu = time.perf_counter(), time.process_time()
     from textual.widgets import DataTable
 
@@ -86,7 +95,10 @@ def ms_of_first_paint(visit: MeshVisit) -> tuple[float, float]:
 
 
 def cpu_us_of_rows(num: int = 200_000) -> float:
-    """What is added to a call on both sides, without the call: less noise than a difference."""
+    """Return the CPU microseconds that the rows of one call take, on both sides together.
+
+    No call is made: that has less noise than the difference of two measurements.
+    """
     ring = EventRing(ROWS, time.monotonic_ns)
     calls = CallsInHand(ring, "mesh", 0)
     began = time.process_time()
@@ -112,7 +124,10 @@ def mib_of_a_full_ring() -> float:
 
 
 def seconds_of_a_million_rows() -> tuple[float, float]:
-    """As they come from 122 processes, loaded and asked: wall and CPU time."""
+    """Return how long a million rows of 122 processes take to load and query.
+
+    That is in wall seconds and CPU seconds.
+    """
     ring = EventRing(ROWS, time.monotonic_ns)
     calls = CallsInHand(ring, "mesh", 0)
     for number in range(ROWS):

@@ -41,7 +41,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 class Owner(Actor):
-    """Memory in a proc of its own, and a plain socket that sends it."""
+    """Owns memory in a proc of its own, and can also send it over a plain socket."""
 
     def __init__(self, size: int) -> None:
         self.data = bytearray(os.urandom(1 << 16)) * (size >> 16)
@@ -61,7 +61,7 @@ class Owner(Actor):
 
     @endpoint
     def serve_plain(self, host: str) -> int:
-        """A port at which each connection that says a byte is sent all of it."""
+        """Serve all of the memory to one connection, each time it sends a byte; return the port."""
         listener = socket.create_server((host, 0))
 
         def serve() -> None:
@@ -110,7 +110,7 @@ def compare(
 
 
 def same_host() -> None:
-    """Reads and writes of another process's memory, against the bare system call."""
+    """Measure reads and writes of another process's memory, beside the bare system call."""
     procs = this_host().spawn_procs({"gpus": 1})
     for size in (4 * MIB, 256 * MIB):
         owner = procs.spawn("owner", Owner, size)
@@ -129,7 +129,7 @@ def same_host() -> None:
 
 
 def small() -> None:
-    """A read of 4 KiB, against the round trip of a call."""
+    """Measure a read of 4 KiB, beside the round trip of a call."""
     procs = this_host().spawn_procs({"gpus": 1})
     owner = procs.spawn("owner", Owner, 1 << 16)
     part = owner.handle.call_one().get()[:4096]
@@ -146,7 +146,7 @@ def small() -> None:
 
 
 def tcp() -> None:
-    """Reads over TCP, on the loopback, against a plain socket's `recv_into`."""
+    """Measure reads over TCP on the loopback, beside a plain socket's ``recv_into``."""
     from monarch.config import configured
 
     with configured(rdma_same_host=False):
@@ -183,7 +183,7 @@ HOST = "from monarch.cli.entry import main; main()"
 
 
 def namespaces() -> None:
-    """The same between two network namespaces, which are hosts to each other."""
+    """Measure reads over TCP between two network namespaces, each of which counts as a host."""
     names, port = ("mbench-a", "mbench-b"), 26613
     env = {**os.environ, "MONARCH_JOB_SECRET": os.urandom(32).hex()}
     try:
@@ -259,7 +259,7 @@ if __name__ == "__main__":
 
 
 def against(peer: str) -> None:
-    """The same program with the original Monarch and with ours, one after the other, in turns."""
+    """Run one program with the original Monarch and with this project, in turns; print both."""
     found: dict[str, dict[str, list[float]]] = {"ours": {}, "the original": {}}
     for _ in range(2):
         for who, python in (("ours", sys.executable), ("the original", peer)):

@@ -39,8 +39,11 @@ MONARCH = [sys.executable, "-m", "monarch.cli.main"]
 
 @dataclass(frozen=True)
 class Found:
-    """Of one program: seconds from its command to the end of its first step, steps a second in the
-    second half, and CPU seconds."""
+    """What was measured of one program.
+
+    ``first`` is the seconds from its command to the end of its first step, ``rate`` its steps a
+    second in the second half, and ``cpu`` its CPU seconds.
+    """
 
     first: float
     rate: float
@@ -58,13 +61,13 @@ def cpu_of_children() -> float:
 
 
 def times_in(text: str) -> list[float]:
-    """Each step is a line that begins with the time of day."""
+    """Return the times of the steps: each step is a line that begins with its time of day."""
     words = [line.split() for line in text.splitlines()]
     return [float(line[0]) for line in words if line[1:2] == ["step"]]
 
 
 def watch(*commands: list[str], folder: Path, environment: dict[str, str] | None = None) -> Found:
-    """Of plain programs, the first of which prints its steps."""
+    """Run plain programs at once, and measure them by the steps that the first one prints."""
     before, started = cpu_of_children(), time.time()
     running = [
         subprocess.Popen(
@@ -89,7 +92,7 @@ def watch(*commands: list[str], folder: Path, environment: dict[str, str] | None
 
 
 def recipe(folder: Path, *arguments: str) -> Found:
-    """Of `monarch run`; the steps are in its folder."""
+    """Run ``monarch run`` with these arguments, and measure it by the steps in its record."""
     before, started = cpu_of_children(), time.time()
     command = [*MONARCH, "run", *arguments, "--new"]
     try:
@@ -202,7 +205,7 @@ PAIRS = {"ddp": ddp, "fault_tolerant": fault_tolerant, "titan": titan}
 
 
 class Rounds:
-    """What was found, of one pair, kept in a file if there is one."""
+    """The measurements of one pair of programs; with a path, they are kept in that file."""
 
     def __init__(self, pair: str, path: Path | None) -> None:
         self.pair, self.path = pair, path

@@ -193,7 +193,7 @@ def measure(modules: int, count: int) -> None:
 
 
 def measure_audit(modules: int, seconds: float = 2.0, rounds: int = 5) -> None:
-    """The time of an audit, and the steps of a training loop beside it, as paired ratios."""
+    """Measure an audit, and how much it slows the steps of a training loop, as ratios of pairs."""
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         root = Path(folder)
@@ -233,7 +233,10 @@ def _paused_audit(reloader: Reloader) -> float:
 
 
 def _train(seconds: float) -> float:
-    """Steps a second of a loop that does arithmetic, and waits for a device a third of the time."""
+    """Return the steps a second of a training loop.
+
+    It does arithmetic, and waits for a device a third of the time.
+    """
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         sum(number * number for number in range(20_000))

@@ -56,7 +56,7 @@ Rows = list[dict[str, Any]]
 
 
 class _Timed(Record):
-    """A record that stops its run so many seconds after the first step."""
+    """A record that stops its run ``seconds`` after the first step."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         super().__init__(folder, LineDisplay(io.StringIO(), ENDLESS), procs_per_host=1)
@@ -70,7 +70,7 @@ class _Timed(Record):
 
 
 def trained(way: str, seed: int, seconds: float, supervised: int, folder: Path) -> Rows:
-    """What a run reported, row by row."""
+    """Run the recipe ``rl`` in the way ``way``, and return the rows of its metrics."""
     keys: dict[str, Any] = {
         "num_supervised_steps": supervised, "num_steps": ENDLESS, "checkpoint_every": 0,
         "evaluate_every": 25, "device": "cpu", "seed": seed, **WAYS[way],
@@ -84,7 +84,7 @@ def trained(way: str, seed: int, seconds: float, supervised: int, folder: Path) 
 
 
 def solved(rows: Rows) -> list[tuple[float, float]]:
-    """Seconds since the first step, and the share of held-out problems that are solved."""
+    """Return each evaluation: the seconds since the first row, and the share of problems solved."""
     start = rows[0]["time"]
     found = [(r["time"] - start, r["held_out_solved"]) for r in rows if "held_out_solved" in r]
     if not found:
@@ -93,14 +93,14 @@ def solved(rows: Rows) -> list[tuple[float, float]]:
 
 
 def after(rows: Rows, step: int) -> float:
-    """The share that was solved after this step."""
+    """Return the share of held-out problems that were solved after this step."""
     return float(
         next(r["held_out_solved"] for r in rows if r["step"] == step and "held_out_solved" in r)
     )
 
 
 def of_steps(rows: Rows) -> Rows:
-    """Those of reinforcement, without the first, in which all starts."""
+    """Return the rows of reinforcement learning, without the first, which includes start-up."""
     return [row for row in rows if "generate_seconds" in row][1:]
 
 
@@ -163,7 +163,7 @@ def curves(seconds: float, num_seeds: int, supervised: int, svg: Path | None) ->
 
 
 def until(read: Callable[[], Any], folder: Path) -> Any:
-    """What is read, as soon as there is something."""
+    """Call ``read`` until it returns something that is not empty, and return that."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if found := read():
@@ -173,8 +173,10 @@ def until(read: Callable[[], Any], folder: Path) -> Any:
 
 
 class NewRows:
-    """The rows that are added to a file of the newest run, each once: to read all of them every
-    few milliseconds would take the time that is measured."""
+    """Reads the rows that a file of the newest run has gained, each once.
+
+    Reading the whole file every few milliseconds would distort the measurement.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -182,7 +184,7 @@ class NewRows:
         self.size = 0
 
     def read(self) -> Rows:
-        """Those since the last time."""
+        """Return the rows that were added since the last call."""
         newest = max(self.folder.glob(f"runs/*-*/{self.name}"), default=None)
         if newest is None:
             return []
@@ -249,7 +251,7 @@ def _reinforced(rows: Rows, steps: NewRows) -> Rows:
 
 
 def _judged_by(number: int, samples: NewRows) -> dict[str, Any] | None:
-    """The first sample that this reward has judged."""
+    """Return a new sample that this or a later reward has judged; ``None`` if there is none."""
     return next((row for row in samples.read() if row["reward"] >= number), None)
 
 

@@ -42,7 +42,7 @@ def microseconds(action: Callable[[], object], num_runs: int) -> list[float]:
 
 
 def call_one() -> None:
-    """Round trip of `call_one` with tiny arguments, client to proc."""
+    """Measure the round trip of ``call_one`` with a small argument, from client to proc."""
     procs = this_host().spawn_procs({"gpus": 1})
     for name, cls in (("sync", Echo), ("async", AsyncEcho)):
         echo = procs.spawn(name, cls).echo
@@ -54,7 +54,7 @@ def call_one() -> None:
 
 
 def spawn() -> None:
-    """Eight procs until their first answered call, with torch in the template process."""
+    """Measure the start of eight procs, until their first answered call, with torch preloaded."""
     host = this_host()
     started = time.perf_counter()
     host.preload(["torch"]).get()

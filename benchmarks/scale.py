@@ -44,7 +44,10 @@ class Row:
 
 
 def run(num_hosts: int, degree: int) -> list[Row]:
-    """All actions on a world of its own; ``degree`` 0 sends directly."""
+    """Measure all actions on ``num_hosts`` simulated hosts.
+
+    ``degree`` is the degree of the tree by which messages are sent; 0 sends to each host directly.
+    """
     world = World(num_hosts)
     process.install(world.agent)
     rows: list[Row] = []
@@ -101,7 +104,7 @@ COLOURS = ["#444", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#ff7f0e"]
 
 
 def plot(rows: list[Row]) -> str:
-    """Time against hosts, both logarithmic: a panel an action, a line a route. As SVG."""
+    """Return a plot as SVG: time against hosts, both logarithmic, a panel for each action."""
     actions = list(dict.fromkeys(row.action for row in rows))
     routes = list(dict.fromkeys(row.route for row in rows))
     width, height, left, top = 230, 200, 46, 34

@@ -47,7 +47,7 @@ FRAME_OVERHEAD_BYTES = 9
 
 
 class Simulator:
-    """The clock, and what is to happen when.
+    """The virtual clock, and the actions that are due at its times.
 
     Each machine does one thing at a time, in order of arrival. What comes while it is busy waits
     for one wake-up, so that a thousand arrivals at once cost no more than one by one.
@@ -59,13 +59,16 @@ class Simulator:
         self._tie = itertools.count()
 
     def at(self, when: float, place: Machine, cost: float, action: Callable[[], object]) -> None:
-        """Have ``place`` do something that takes ``cost`` seconds of its thread's time."""
+        """Have ``place`` run ``action`` at the time ``when``.
+
+        It takes ``cost`` seconds of the time of the machine's thread.
+        """
         number = next(self._tie)
         heapq.heappush(place.to_do, (when, number, cost, action))
         heapq.heappush(self._moments, (when, number, place, False))
 
     def run(self) -> None:
-        """Until nothing is left to happen."""
+        """Run actions, in the order of time, until none is left."""
         while self._moments:
             when, _, place, is_wake_up = heapq.heappop(self._moments)
             place.is_woken = place.is_woken and not is_wake_up
@@ -83,7 +86,7 @@ class Simulator:
 
 @dataclass(eq=False)
 class Machine:
-    """One process of the simulation: its thread's time, its wire, and what went through them."""
+    """One process of the simulation: its clock, its wires, and its count of messages."""
 
     name: str
     simulator: Simulator
@@ -130,7 +133,7 @@ class Machine:
 
 
 class Network:
-    """Who listens where."""
+    """The machines that listen, by URL."""
 
     def __init__(self) -> None:
         self.listeners: dict[str, tuple[Machine, Receive]] = {}
@@ -140,7 +143,7 @@ class Network:
 
 
 class SimulatedTransport:
-    """Frames arrive whole, once, in order, and late."""
+    """A transport without loss: each frame arrives whole, once and in order, after a delay."""
 
     def __init__(self, machine: Machine, receive: Receive, network: Network) -> None:
         self._machine = machine
@@ -194,7 +197,7 @@ class SimulatedConnection:
 
 
 class _NoLauncher:
-    """Procs are forked by the world, and none of them is ever ended."""
+    """Takes the place of a launcher: the world forks the procs, and none of them ends."""
 
     is_alive = True
 
@@ -250,7 +253,7 @@ class World:
         return self.hosts[node.uid]
 
     def fork(self, host: Machine, agent: Node, spawn: SpawnProcs, spec: ProcSpec) -> None:
-        """A proc comes up after what a fork takes of its host's time."""
+        """Have a proc answer after the time that a fork takes on its host."""
         host.clock += FORK_SECONDS
         machine, node = self._node(spec.uid, f"{host.name}/{spec.uid}", agent.address.machine)
         node.replace_address(host_uid=agent.uid, host_urls=agent.address.urls)
@@ -275,7 +278,11 @@ class World:
         self.simulator.at(host.clock, machine, 0.0, come_up)
 
     def measure(self, action: Callable[[], Any], *, until_handled: bool = False) -> Cost:
-        """What the action costs until all that it sets off is over."""
+        """Return what an action costs.
+
+        The time ends when its future is done or, with ``until_handled``, when the last message has
+        been handled.
+        """
         self.simulator.run()
         start = self.client_machine.clock = self.simulator.now
         before = {id(m): (m.num_messages, m.num_bytes) for m in self.machines}

@@ -60,7 +60,7 @@ COMMANDS = (
 
 
 def spent(command: Sequence[str], folder: str) -> tuple[float, float]:
-    """CPU and wall seconds of one run."""
+    """Run a command once, and return its CPU seconds and wall seconds."""
     begun = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -18,7 +18,10 @@ ROWS, COLUMNS = 1024, 640  # of four bytes: 500 MiB in all
 
 
 class Rank(Actor):
-    """Ranks 0 and 1 train, sharded by rows; 2 to 5 read, sharded by columns and rows."""
+    """A rank of the benchmark.
+
+    Ranks 0 and 1 train, with shards of rows; ranks 2 to 5 read, with shards of columns and rows.
+    """
 
     def __init__(self) -> None:
         from monarch.rdma import SharedStateDict
@@ -63,7 +66,10 @@ class Rank(Actor):
 
     @endpoint
     def gather_and_broadcast(self) -> None:
-        """What programs do without it: all of each tensor, to everybody, who cut out their own."""
+        """Bring the weights to the readers without ``SharedStateDict``.
+
+        The trainers gather each tensor and broadcast all of it; each reader cuts out its shard.
+        """
         import torch
         import torch.distributed as dist
 
@@ -81,7 +87,7 @@ class Rank(Actor):
 
 
 def weights() -> None:
-    """A state dict of 200 tensors and 500 MiB, from FSDP on two ranks to TP of two by two."""
+    """Measure a state dict of 200 tensors and 500 MiB, from two FSDP ranks to four readers."""
     from monarch.spmd import setup_torch_elastic_env
 
     procs = this_host().spawn_procs({"gpus": 6}, preload=["torch"])
@@ -130,7 +136,7 @@ class Replica(Actor):
 
     @endpoint
     def serve(self, step: int) -> tuple[str, float]:
-        """Where, and the seconds that it took."""
+        """Offer the state to another group; return its address, and the seconds that this took."""
         self.transport.disallow_checkpoint()
         took = seconds(lambda: self.transport.send_checkpoint([1], step, self.state, self.timeout))
         return self.transport.metadata(), took
@@ -144,7 +150,7 @@ class Replica(Actor):
 
 
 def heal() -> None:
-    """A group heals 198 MiB of another: from memory, against HTTP, as TorchFT has it."""
+    """Measure how a group heals 198 MiB from another: from memory, beside TorchFT's own HTTP."""
     procs = this_host().spawn_procs({"gpus": 2}, preload=["torch", "torchft"])
     group = procs.spawn("heal", Replica)
     donor, joiner = group.slice(gpus=0), group.slice(gpus=1)

@@ -23,7 +23,7 @@ class Panel(NamedTuple):
 
 
 def plot(panels: Sequence[Panel], note: str = "") -> str:
-    """The panels side by side, with one legend below, and a note."""
+    """Return an SVG with the panels side by side, one legend below them, and a note."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     colours = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
     parts = [_panel(panel, at * (_WIDTH + _GAP), colours) for at, panel in enumerate(panels)]

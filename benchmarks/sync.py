@@ -36,7 +36,7 @@ _AFTERMATH_SECONDS = 0.15  # what our hosts do after their answers is not to be 
 
 
 class Result(NamedTuple):
-    """Medians of one row; seconds, or bytes where `unit` says so."""
+    """The medians of one row of the table, in seconds unless ``unit`` says that they are bytes."""
 
     ours: float
     rsync: float | None
@@ -44,7 +44,7 @@ class Result(NamedTuple):
 
 
 class Bench:
-    """A tree with both sides behind it, and the number of runs of each row."""
+    """A tree of files, which both sides mirror, and the number of runs of each row."""
 
     def __init__(self, base: Path, num_files: int, num_hosts: int, num_runs: int) -> None:
         self.source = base / "source"
@@ -55,7 +55,10 @@ class Bench:
         self.rsync = Rsync(self.source, base, num_hosts)
 
     def fill(self, *, is_ours_first: bool = True) -> Result:
-        """The first sync. On a disk, who comes second finds the file system's tables in memory."""
+        """Measure the first sync of both sides.
+
+        On a disk the second side has an advantage: the file system's tables are in memory by then.
+        """
         taken = {}
         for push in (self.ours.push, self.rsync.push)[:: 1 if is_ours_first else -1]:
             os.sync()  # what was written before is not to be written in what we measure
@@ -65,7 +68,10 @@ class Bench:
     def compare(
         self, change: Callable[[int], list[Path]], ours: Callable[[list[Path]], None] | None = None
     ) -> Result:
-        """Change the tree, let both follow, again and again."""
+        """Change the tree and have both sides follow, ``num_runs`` times.
+
+        Returns the medians.
+        """
         push = ours or self.ours.push
         mine, theirs = [], []
         for run in range(self.num_runs):
@@ -88,7 +94,7 @@ class Bench:
 
 
 def plant(root: Path, num_files: int, rand: random.Random) -> None:
-    """Small Python-like files, 40 in a folder, of 1 to 15 KB."""
+    """Write small files that look like Python, 1 to 15 KB, 40 in a folder."""
     for i in range(num_files):
         folder = root / f"pkg{i // 40}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +123,7 @@ _LEFT: list[Path] = []  # to be deleted at the end: ext4 is slow to make files a
 
 
 def nothing(b: Bench) -> Result:
-    """Nothing changed, proven by the watcher's cookie: what a call of `sync_workspace` costs."""
+    """Measure ``sync_workspace`` when nothing has changed, with a watcher that proves it."""
     with closing(Watcher(b.ours.workspace)) as watcher:
         b.ours.push(watcher.changes())
         return b.compare(lambda run: [], lambda _: b.ours.push(_vouched(watcher)))
@@ -130,19 +136,19 @@ def _vouched(watcher: Watcher) -> Touched:
 
 
 def audit(b: Bench) -> Result:
-    """Nothing changed, found by a look at every file: what a call without a watcher costs."""
+    """Measure a call without a watcher when nothing has changed: it looks at every file."""
     return b.compare(lambda run: [], lambda _: b.ours.push())
 
 
 def edit(b: Bench) -> Result:
-    """The call alone; which file it was, the watcher says."""
+    """Measure a push of one edited file, which the watcher names."""
     with closing(Watcher(b.ours.workspace)) as watcher:
         b.ours.push(watcher.changes())
         return b.compare(b.edit, lambda _: b.ours.push(_vouched(watcher)))
 
 
 def wire(b: Bench) -> Result:
-    """To hosts that are not as near as these, of whom bytes are not spared."""
+    """Measure how many bytes a push of one edited file sends, to hosts that count as distant."""
     mine, theirs = [], []
     for view in b.ours.views:
         view.is_near = False
@@ -160,7 +166,7 @@ def wire(b: Bench) -> Result:
 
 
 def save(b: Bench) -> Result:
-    """From the save until all have committed, by way of the watcher."""
+    """Measure the time from a save until all hosts have committed, with the watcher."""
     watcher = Watcher(b.ours.workspace)
     committed, is_ready = threading.Event(), threading.Event()
 
@@ -193,7 +199,10 @@ def save(b: Bench) -> Result:
 
 
 def branch_edit(b: Bench, run: int, *, again: bool) -> list[Path]:
-    """100 files rewritten: new every time, or back and forth between two known states."""
+    """Rewrite 100 files, and return their paths.
+
+    With ``again``, two known contents alternate; otherwise each run writes new contents.
+    """
     rand = random.Random(run % 2 if again else run + 1000)
     paths = [b.source / f"pkg{i % 50}" / f"module{i // 50 + 20}.py" for i in range(100)]
     for path in paths:
@@ -213,15 +222,18 @@ def branch_back(b: Bench) -> Result:
 
 
 def window(b: Bench) -> Result:
-    """Ours: from the first Commit until the last answer. rsync's: a session of all hosts, which
-    renames as it goes."""
+    """Measure how long a tree is being changed during a push.
+
+    Ours is the time from the first Commit to the last answer. rsync's is its whole session with all
+    hosts, as it renames files during that.
+    """
     b.ours.committing.clear()
     result = b.compare(lambda run: branch_edit(b, run, again=False))
     return Result(statistics.median(b.ours.committing), result.rsync)
 
 
 def rename(b: Bench) -> Result:
-    """A folder with half of all files moves; that it did, the watcher says."""
+    """Measure a rename of a folder with half of all files, of which the watcher tells."""
     inside = b.source / "half"
     if not inside.exists():
         inside.mkdir()
@@ -251,7 +263,7 @@ def first(where: Path, num_hosts: int, num_runs: int) -> Result:
 
 
 def big(where: Path, mib: int, num_runs: int) -> tuple[Result, Result]:
-    """One large file with 4 KiB rewritten in the middle; against rsync and rsync --inplace."""
+    """Measure one large file in which 4 KiB are rewritten, beside rsync and ``rsync --inplace``."""
     with bench(where, 1, 1, num_runs) as b:
         path = b.source / "big.bin"
         block = random.Random(1).randbytes(1 << 20)
@@ -276,7 +288,7 @@ def big(where: Path, mib: int, num_runs: int) -> tuple[Result, Result]:
 
 
 def thousand(where: Path, num_runs: int) -> Result:
-    """1,000 replicas in two processes: a one-line edit in a small tree."""
+    """Measure a one-line edit in a small tree with 1,000 replicas, in two processes."""
     base = Path(tempfile.mkdtemp(prefix="bench-sync-", dir=where))
     plant(base / "source", 20, random.Random(0))
     ours = Ours(base / "source", base, 1000, 2)

@@ -30,7 +30,7 @@ RSYNC = "rsync, daemon with TCP_NODELAY"
 
 
 def plant(root: Path, num_files: int) -> None:
-    """Small Python-like files, 40 in a folder."""
+    """Write small files that look like Python, 40 in a folder."""
     rand = random.Random(0)
     for i in range(num_files):
         folder = root / f"pkg{i // 40}"
@@ -40,7 +40,7 @@ def plant(root: Path, num_files: int) -> None:
 
 
 def measure(where: Path, num_files: int, num_hosts: int, num_runs: int) -> dict[str, float]:
-    """Medians in milliseconds, by line."""
+    """Return the medians in milliseconds, by the name of the line in the plot."""
     base = Path(tempfile.mkdtemp(prefix="bench-sync-", dir=where))
     source = base / "source"
     plant(source, num_files)
@@ -76,7 +76,7 @@ def measure(where: Path, num_files: int, num_hosts: int, num_runs: int) -> dict[
 
 
 def sweep(cases: list[tuple[int, int, int]], where: Path, num_runs: int) -> Lines:
-    """``cases`` are (x, files, hosts)."""
+    """Measure each case, which is (x, files, hosts), and return the points of each line."""
     lines: Lines = {}
     for x, num_files, num_hosts in cases:
         medians = measure(where, num_files, num_hosts, num_runs)

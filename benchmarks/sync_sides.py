@@ -64,11 +64,11 @@ class Link:
         return index, message, [self._exactly(size) for size in sizes]
 
     def has_come(self, patience: float) -> bool:
-        """Whether anything comes in so many seconds."""
+        """Return whether anything arrives within ``patience`` seconds."""
         return self._end > self._at or bool(select.select([self._link], [], [], patience)[0])
 
     def _have(self, size: int) -> None:
-        """See that so many bytes are in the buffer, which has room for them."""
+        """Read until the buffer has ``size`` bytes that were not taken yet."""
         if self._at == self._end:
             self._at = 0
             self._end = self._more(self._buffer)
@@ -102,7 +102,7 @@ class Link:
 
 
 def serve(roots: Sequence[str]) -> None:
-    """A host process: its replicas, one author, until that goes."""
+    """Run a host process: answer one author for its replicas, until the author closes the link."""
     replicas = [Replica(root) for root in roots]
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
@@ -124,7 +124,10 @@ def serve(roots: Sequence[str]) -> None:
 
 
 class Ours:
-    """An author and its hosts. `bytes_sent`: over all hosts, framing and replies included."""
+    """Our side: an author and its hosts.
+
+    ``bytes_sent`` is of all hosts together, with framing and replies.
+    """
 
     def __init__(self, source: Path, targets: Path, num_hosts: int, num_processes: int = 0) -> None:
         self.workspace = Workspace({source: ""})
@@ -148,7 +151,7 @@ class Ours:
         self.generation = 0
 
     def push(self, touched: Iterable[Path] | None = None) -> None:
-        """From the folders as they are until all hosts have committed."""
+        """Push the folders as they are now, and return when all hosts have committed."""
         scanner = self.scanner
         if not self.generation:
             scan = self._first_scan()
@@ -178,7 +181,7 @@ class Ours:
         self.committing.append(time.perf_counter() - started)
 
     def _first_scan(self) -> Scan:
-        """Look at everything, while hosts that have nothing get what was found."""
+        """Scan the whole workspace; meanwhile empty hosts get the files that have been scanned."""
         self._meet()
         num_sent = 0
 
@@ -198,7 +201,7 @@ class Ours:
         return scan
 
     def _meet(self) -> None:
-        """Ask every host what it has, as the runtime does."""
+        """Ask each host whether its replica is empty, as the runtime does."""
         for i in range(len(self.views)):
             self._send(i, encode(AskHistory(0)))
         for i, view in enumerate(self.views):
@@ -226,7 +229,10 @@ class Ours:
 
 
 class Rsync:
-    """The same trees by rsync, all hosts at once. `bytes_sent`: of all sessions so far."""
+    """rsync's side: the same trees, with one session for each host, all at once.
+
+    ``bytes_sent`` is of all sessions so far.
+    """
 
     def __init__(self, source: Path, targets: Path, num_hosts: int) -> None:
         self._source = source

@@ -40,7 +40,10 @@ _WORLD = 4
 
 
 def _cost(work: Callable[[], object], num: int = 300) -> float:
-    """Microseconds of CPU time of this thread, a call."""
+    """Return the CPU microseconds of this thread that a call of ``work`` takes.
+
+    It is the mean of ``num`` calls.
+    """
     began = time.thread_time()
     for _ in range(num):
         work()
@@ -64,7 +67,10 @@ def ops() -> None:
         fake = torch.empty(8, 8)
 
     def upstreams() -> None:
-        """Fake propagation and a stack, without its message or its change of threads."""
+        """Do what upstream Monarch's controller must do for an operation, apart from its messages.
+
+        It propagates fake tensors and walks the stack.
+        """
         with mode:
             torch.ops.aten.add.Tensor(fake, fake)
         traceback.extract_stack()
@@ -134,7 +140,7 @@ def messages() -> None:
 
 
 class Net(nn.Module):
-    """A residual MLP."""
+    """A residual MLP, as the model of the training step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +193,7 @@ def misses() -> None:
 
 
 class Plain(Actor):
-    """The same step in plain torch.distributed."""
+    """Makes the same training step in plain torch.distributed."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -295,7 +301,10 @@ def fetch() -> None:
     }
 
     def cost(work: Callable[[], object]) -> tuple[float, float]:
-        """Microseconds: of the clock, the median; and of CPU, of all processes."""
+        """Return the median wall time of ``work``, and its CPU time, in microseconds.
+
+        The CPU time is that of all processes.
+        """
         times = []
         cpu = sum(plain.cpu.call().get().values()) + time.process_time()
         for _ in range(40):

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def edits(driver: Driver, folder: Path) -> None:
-    """Change the loss while it trains, and sync."""
+    """Edit the loss during the training, and measure the time from each save to its first step."""
     workspace = Workspace({folder: ""})
     code = folder / "tiny_llama.py"
     text = code.read_text()

@@ -33,7 +33,7 @@ def monarch(folder: Path, *words: str) -> None:
 
 
 def used(pid: int) -> float:
-    """Seconds of processor time, of all threads."""
+    """Return the CPU seconds that all threads of a process have used."""
     total = 0
     for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         total += int(thread.read_text().split()[0])

@@ -17,7 +17,10 @@ NUM_STEPS = 20
 
 
 def tensor_to_rdma_buffer(tensor: torch.Tensor) -> RDMABuffer:
-    """Return a buffer of a tensor, as the original does; `RDMABuffer(tensor)` would do."""
+    """Return a buffer that gives other processes access to a tensor's bytes.
+
+    The original Monarch program has this function; ``RDMABuffer(tensor)`` does the same.
+    """
     byte_tensor = tensor.view(torch.uint8).flatten()
     return RDMABuffer(byte_tensor)
 
@@ -57,7 +60,7 @@ class ParameterServer(Actor):
 class Worker(Actor):
     @endpoint
     async def worker_sync_with_ps(self, param_server: ParameterServer) -> bool:
-        """Get the handles, once."""
+        """Get the parameter server's buffers, before the first step; return ``True``."""
         self.rank = current_rank().rank
         self.weight_buffers = await param_server.ps_get_weight_handles.call_one()
         self.gradient_buffers = await param_server.ps_get_gradient_handles.call_one(self.rank)

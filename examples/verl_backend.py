@@ -34,7 +34,10 @@ class Container(Actor):
 
 
 class Store(Actor):
-    """Objects by name, for all groups. Large tensors belong into RDMA buffers, or torchstore."""
+    """Keeps objects by name, for all groups of workers.
+
+    Large tensors should be in RDMA buffers or torchstore, not here.
+    """
 
     def __init__(self):
         self.objects: dict[str, Any] = {}
@@ -66,7 +69,7 @@ class RemoteCall:
 
 
 class RankView:
-    """Calls to some ranks of a group. It owns nothing."""
+    """Calls to some ranks of a group, whose processes ``WorkerGroup`` owns."""
 
     def __init__(self, actors: Any, num: int):
         self._actors = actors
@@ -88,7 +91,7 @@ class RankView:
 
 
 class WorkerGroup(RankView):
-    """Owns its processes."""
+    """All ranks of a group; it owns their processes, and ends them in ``close``."""
 
     def __init__(self, hosts: HostMesh, per_host: int, make: Callable[[], Any]):
         self._procs = hosts.spawn_procs({"gpus": per_host})

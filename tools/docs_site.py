@@ -1,6 +1,6 @@
-"""Adds pages to the site of `make docs`: the documents at the top, and the Python API.
+"""Adds pages to the site of `make docs`: the documents of the root folder, and the Python API.
 
-A hook of mkdocs, which calls `on_files` and `on_page_markdown`.
+It is a hook of mkdocs, which calls `on_files` and `on_page_markdown`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _moved(text: str) -> str:
-    """Return a document with its links as they are from within docs/."""
+    """Return a document of the repository's root with its links changed to links from docs/."""
     text = re.sub(r"\]\(docs/", "](", text)
     for page, document in _PAGES.items():
         text = text.replace(f"]({document}", f"]({page}")
@@ -87,8 +87,11 @@ def _is_made_in(value: object, module: ModuleType) -> bool:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Return a page with its links to the documents at the top as they are on the site, and without
-    the word `notest`, which tells tests that a block is no whole program."""
+    """Return a page of docs/ as the site shows it.
+
+    Links to documents of the repository's root become links to the site's copies. The word
+    ``notest``, by which tests know that a block of code is no whole program, is removed.
+    """
     for page, document in _PAGES.items():
         markdown = markdown.replace(f"](../{document}", f"]({page}")
     return re.sub(r"^(```\w+) notest$", r"\1", markdown, flags=re.MULTILINE)

@@ -1,6 +1,6 @@
-"""Imports each module of the product, and fails where one cannot be imported on this Python.
+"""Imports each module of the product, and fails if one cannot be imported by this Python.
 
-A module that wants an optional package that is not installed here is left out, and counted.
+A module that needs an optional package which is not installed is skipped, and counted.
 """
 
 from __future__ import annotations

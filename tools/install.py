@@ -2,12 +2,12 @@
 
     .venv/bin/python tools/install.py [--into PYTHON] [--torch] [--says WHAT] REQUIREMENT...
 
-uv is the one on the PATH; else it is installed beside the Python that runs this. It looks where pip
-is configured to look. Where uv cannot be had, or fails, pip installs.
+It uses the uv on the PATH, or else installs uv beside the Python that runs this. uv gets the
+package indexes that pip is configured to use. If uv cannot be installed, or fails, pip installs.
 
-With ``--torch``, torch is installed too: the CPU build where there is no NVIDIA GPU. The index's
-plain torch for Linux brings several gigabytes of CUDA, so the CPU build is taken from whichever
-source has it. What begins with a dash goes to uv or pip as it is.
+With ``--torch``, torch is installed too: the CPU build if there is no NVIDIA GPU. The index's plain
+torch for Linux brings several gigabytes of CUDA, so the CPU build is taken from whichever source
+has it. Arguments that begin with a dash are passed to uv or pip unchanged.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ def variables_of_uv(pip_settings: str, environment: Mapping[str, str]) -> dict[s
 
 
 def find_uv() -> str | None:
-    """Return the path of uv: from the PATH, or beside this Python, where it is installed if it is
-    missing; None if that fails."""
+    """Return the path of uv; ``None`` if there is none and it cannot be installed.
+
+    uv is found on the PATH or beside this Python. Else pip installs it beside this Python.
+    """
     beside = Path(sys.executable).with_name("uv")
     uv = shutil.which("uv") or shutil.which(str(beside))
     if uv is None:
@@ -79,7 +81,7 @@ class _Uv:
         return subprocess.run(command, env=self._environment, check=False).returncode == 0
 
     def has_cpu_torch(self) -> bool:
-        """Return whether the configured sources give the CPU build for plain torch."""
+        """Return whether ``torch``, from the configured package sources, is a CPU build."""
         command = [*self._command, "--dry-run", "--no-deps", TORCH]
         plan = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, check=False
@@ -122,7 +124,7 @@ def _install_by_uv(uv: _Uv, with_torch: bool, requirements: list[str]) -> bool:
 
 
 def install(python: str, with_torch: bool, requirements: list[str]) -> bool:
-    """Install into the environment of ``python``; return whether that was possible."""
+    """Install the requirements into the environment of ``python``; return whether that worked."""
     with_torch = with_torch and not _has_torch(python)
     program = find_uv()
     if program is not None and _install_by_uv(_Uv(program, python), with_torch, requirements):

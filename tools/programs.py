@@ -2,14 +2,15 @@
 
     make programs MONARCH_TREE=... TORCHSTORE_TREE=... TORCHFORGE_TREE=... TITAN_TREE=...
 
-A tree is a checkout, given by its path: nothing is fetched, and what is not given is not run. Each
-file of tests has a pytest of its own, which runs outside of the tree, so that the project is what
-``import monarch`` finds; what is left of a file's processes ends with it. ``PROGRAMS_PYTHON`` is a
-Python that has the project and what these suites import besides (pytest-asyncio, pytest-timeout,
-pytest-unordered, expecttest, torchx, ...). In ``PROGRAMS_OUT`` are a junit file and the output of
-each file of tests, and ``table.md``, with the counts, the most memory that all processes of a file
-had together, and the first line of each failure. ``PROGRAMS_ONLY`` is a pattern of the files that
-are run: ``titanrl_loop/*``, ``test_keys.py``.
+A tree is the path of a checkout: nothing is fetched, and a suite without its tree is not run. Each
+file of tests has a pytest of its own, which runs outside of the tree, so that ``import monarch``
+finds this project. Processes that a file of tests leaves behind are ended after it.
+
+``PROGRAMS_PYTHON`` is a Python that has the project and what these suites import besides
+(pytest-asyncio, pytest-timeout, pytest-unordered, expecttest, torchx, ...). ``PROGRAMS_OUT`` is the
+folder for results: a junit file and the output of each file of tests, and ``table.md``, which has
+the counts, the peak memory of all processes of a file together, and the first line of each failure.
+``PROGRAMS_ONLY`` is a pattern of the files to run: ``titanrl_loop/*``, ``test_keys.py``.
 
 TitanRL needs vLLM, and torchtitan an accelerator: ``tools/titanrl`` has a ``vllm`` of a few hundred
 lines, which samples from torchtitan's model on a CPU, and has torchtitan compute there. Its
@@ -44,10 +45,11 @@ TITANRL = str(Path(__file__).parent / "titanrl")
 
 @dataclass(frozen=True)
 class Program:
-    """A suite: the variable that names its checkout, and where its tests are in it.
+    """A suite of tests of another project.
 
-    ``on_path`` are folders of the checkout that its tests import from; ``needs`` are the variables
-    of other checkouts, and what is imported of them.
+    ``tree_variable`` is the environment variable that names its checkout, and ``tests`` is where
+    its tests are in that. ``on_path`` are folders of the checkout that its tests import from.
+    ``needs`` are the variables of other checkouts, each with what is imported from it.
     """
 
     name: str
@@ -87,7 +89,10 @@ PROGRAMS = (
 
 @dataclass
 class FileCounts:
-    """The outcome of one file of tests. ``ended`` says why its pytest ended, if not by itself."""
+    """The outcome of one file of tests.
+
+    ``ended`` says why pytest ended without finishing the file; it is empty if pytest finished.
+    """
 
     file: str
     seconds: float = 0.0
@@ -140,7 +145,7 @@ def table(program: str, results: list[FileCounts]) -> str:
 
 
 def ended_words(status: int) -> str:
-    """Return why a pytest gave no counts; "" if its exit status is that of tests that ran."""
+    """Return why pytest did not finish, from its exit status; "" if it finished."""
     if status in (0, 1, 5):
         return ""
     return "interrupted" if status == 2 else f"pytest's exit status {status}"
@@ -149,7 +154,10 @@ def ended_words(status: int) -> str:
 def run_file(
     program: Program, trees: Mapping[str, Path], file: Path, python: str, out: Path
 ) -> FileCounts:
-    """Run one file of tests, in a session of its own, and return its counts."""
+    """Run one file of tests with a pytest in a session of its own (``setsid``).
+
+    Returns the counts of its outcomes.
+    """
     tree = trees[program.tree_variable]
     name = str(file.relative_to(tree / program.tests))
     stem = out / name.replace("/", "-").removesuffix(".py")

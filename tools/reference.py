@@ -1,7 +1,7 @@
 """Writes docs/reference.md: every key of monarch.toml and of each recipe, from the code.
 
 python tools/reference.py           writes it
-python tools/reference.py --check   ends with 1 where it is out of date
+python tools/reference.py --check   exits with 1 if the file is out of date
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ their unit; others are counts, texts, or yes and no.
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the text of docs/reference.md."""
     parts = [_HEAD, "## monarch.toml\n", _table(ProjectFile)]
     for name in built_in_recipes():
         recipe = find_recipe(name)
@@ -80,7 +80,10 @@ def _cell(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page; with ``--check``, report whether it is out of date."""
+    """Write docs/reference.md, and return the exit status.
+
+    With ``--check``, nothing is written: the status is 1 if the file is out of date.
+    """
     if arguments == ["--check"]:
         if PAGE.read_text(encoding="utf-8") == reference():
             return 0

@@ -1,6 +1,6 @@
 """Print the longest files of the product, and the small files that only one other file imports.
 
-A report, not a rule: a file is split where a second noun shows, and joined where it has none.
+It is a report, and no rule: the length of a file alone is no reason to split or join it.
 """
 
 from __future__ import annotations

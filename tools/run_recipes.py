@@ -1,6 +1,6 @@
-"""Runs each recipe once, for a few steps, in a folder of its own; fails where one fails.
+"""Runs each recipe once, for a few steps, in a folder of its own; fails if one of them fails.
 
-The torch and the TorchTitan are those of the Python that runs this.
+The recipes use the torch and TorchTitan of the Python that runs this.
 """
 
 from __future__ import annotations

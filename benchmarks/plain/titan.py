@@ -27,7 +27,7 @@ from torchtitan.train import Trainer, main  # noqa: E402
 
 
 class Timed(Trainer):  # type: ignore[misc]
-    """Says when each step was done, as the other plain programs do."""
+    """TorchTitan's trainer, which prints the time at the end of each step."""
 
     def train_step(self, batches: Any) -> None:
         super().train_step(batches)

@@ -31,7 +31,7 @@ class Worker(Actor):
 
 
 class Foreman(Actor):
-    """Owns workers, and so is told when one of them dies."""
+    """Owns the workers. So it is told when one of them dies."""
 
     def __init__(self):
         self.workers = this_host().spawn_procs({"gpus": 2}).spawn("workers", Worker)

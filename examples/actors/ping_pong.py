@@ -27,7 +27,10 @@ class Player(Actor):
 
     @endpoint
     async def play(self, num_hits: int) -> int:
-        """Hit the ball to the partner until no hits are left. Return how often it was here."""
+        """Play the ball back and forth with the partner until no hits are left.
+
+        Returns how many times this player has hit it.
+        """
         mine = 0
         while num_hits > 0:
             mine += 1

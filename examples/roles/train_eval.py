@@ -55,7 +55,7 @@ def own_device() -> torch.device:
 
 
 class Trainer(Actor):
-    """A rank of the process group that trains."""
+    """A rank of the process group that trains the model."""
 
     def __init__(self, config: Config, weights: SharedStateDict) -> None:
         self.config, self.weights = config, weights
@@ -99,7 +99,10 @@ class Evaluator(Actor):
 
     @endpoint
     def evaluate(self, version: int) -> tuple[float, int]:
-        """Return the sum of the losses with these weights, and the number of samples."""
+        """Evaluate this version of the weights on this rank's share of the held-out samples.
+
+        Returns the sum of the losses, and the number of samples.
+        """
         self.weights.fetch(self.model, version=version).get()
         point = current_rank()  # among the evaluators
         mine = slice(point.rank, None, point.extent.nelements)

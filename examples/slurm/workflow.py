@@ -22,7 +22,7 @@ from monarch.utils import setup_env_for_distributed
 
 
 def create_slurm_job(mesh_name: str, num_nodes: int, time_limit: str = "06:00:00") -> SlurmJob:
-    """Reserve nodes."""
+    """Return a Slurm job of ``num_nodes`` nodes for the mesh ``mesh_name``."""
     return SlurmJob(
         meshes={mesh_name: num_nodes},
         job_name="monarch_ddp",

@@ -46,7 +46,11 @@ class Follower:
         return decode(self.link.recv())
 
     def push(self, touched: set[Path] | None = None) -> int:
-        """Send all changed files, or none if that fails. Return how many there were."""
+        """Send all changed files to the follower, or none of them if that fails.
+
+        Returns how many files were written, moved or deleted. Without ``touched``, all files are
+        looked at.
+        """
         scan = self.scanner.rescan(touched) if touched else self.scanner.scan()
         if scan.manifest == self.view.manifest:
             return 0

@@ -16,7 +16,10 @@ from monarch_recipes.ddp import DDPConfig
 
 
 def build_extra_state(config: DDPConfig, model: nn.Module) -> dict[str, Any]:
-    """Return objects with `state_dict` and `load_state_dict`, by name. Checkpoints contain them."""
+    """Return the objects to save with the model, by name.
+
+    Checkpoints contain their ``state_dict``; ``load_state_dict`` restores them.
+    """
     return {"ema": AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))}
 
 

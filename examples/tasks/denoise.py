@@ -59,9 +59,9 @@ def compute_loss(restored: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
 
 
 def evaluate(model: nn.Module, batches: Iterable[Any]) -> dict[str, Weighted]:
-    """Return the measures of this rank's share, each as a sum and its weight.
+    """Return the measures of this rank's share of the samples, each as a sum and its weight.
 
-    Both are added up over the ranks before they are divided.
+    The recipe adds up sums and weights over the ranks, and divides the totals.
     """
     error, noise, num_images = 0.0, 0.0, 0
     for noisy, images in batches:

@@ -16,7 +16,7 @@ FEATURES, HIDDEN, RANKS = 16, 64, 2
 
 
 class ToAll(torch.autograd.Function):
-    """All ranks have the same input; its gradient is the sum of theirs."""
+    """An identity whose gradient is the sum of all ranks' gradients, as all have the same input."""
 
     @staticmethod
     def forward(ctx, x):
@@ -28,7 +28,7 @@ class ToAll(torch.autograd.Function):
 
 
 class FromAll(torch.autograd.Function):
-    """The output is the sum over all ranks; all get its gradient."""
+    """The sum of the inputs of all ranks; each rank gets the gradient of that sum."""
 
     @staticmethod
     def forward(ctx, x):

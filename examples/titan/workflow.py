@@ -53,7 +53,7 @@ class TrainerActor(Actor):
 
     @endpoint
     async def start_training(self) -> None:
-        """Train from the first step to the last. The client gets any error."""
+        """Train from the first step to the last. An error is raised at the client that called."""
         init_logger()
         trainer: Trainer | None = None
         try:
@@ -183,7 +183,7 @@ async def execute_training() -> None:
 
 
 async def cleanup_job(job: JobTrait) -> None:
-    """Give the machines back."""
+    """End the job, which releases its machines."""
     job.kill()
     logger.info("Job terminated successfully")
 

@@ -48,9 +48,10 @@ class RDMAAction:
         self._devices: set[int] = set()
 
     def read_remote(self, dst: Any, src: RDMABuffer) -> RDMAAction:
-        """Add a read of the buffer ``src`` into ``dst``.
+        """Add a read of the buffer ``src`` into ``dst``; return this action.
 
-        Raises ``ValueError`` if ``dst`` is smaller, or overlaps memory that another step uses.
+        Raises ``ValueError`` if ``dst`` is smaller than ``src``, or overlaps memory that another
+        step uses.
         """
         memory = destination(dst, src)
         self._claim(memory, src.size(), is_written=True)
@@ -63,9 +64,10 @@ class RDMAAction:
         return self
 
     def write_remote(self, dst: RDMABuffer, src: Any) -> RDMAAction:
-        """Add a write of ``src`` to the beginning of the buffer ``dst``.
+        """Add a write of ``src`` to the beginning of the buffer ``dst``; return this action.
 
-        Raises ``ValueError`` if ``src`` is larger, or overlaps memory that another step reads into.
+        Raises ``ValueError`` if ``src`` is larger than ``dst``, or overlaps memory that another
+        step reads into.
         """
         memory = source(src, dst)
         dst.check_writable()
@@ -77,28 +79,31 @@ class RDMAAction:
         return self
 
     def read_into(self, src: RDMABuffer, dst: Any) -> RDMAAction:
-        """Call ``read_remote``: older programs use this name, with the buffer first."""
+        """Call ``read_remote(dst, src)``: a name for older programs, with the buffer first."""
         return self.read_remote(dst, src)
 
     def write_from(self, src: RDMABuffer, dst: Any) -> RDMAAction:
-        """Call ``write_remote``: older programs use this name. ``dst`` is written to the buffer
-        ``src``."""
+        """Call ``write_remote(src, dst)``: a name for older programs.
+
+        In spite of its name, ``src`` is the buffer that is written, and ``dst`` the local memory.
+        """
         return self.write_remote(src, dst)
 
     def fetch_add(self, src: RDMABuffer, dst: Any, add: int, *, offset: int = 0) -> RDMAAction:
         """Add a step that adds ``add`` to the 64-bit word at byte ``offset`` of ``src``.
 
-        ``dst``, 8 bytes of local memory or ``None``, gets the word's old value.
+        The word's old value is written to ``dst``, 8 bytes of local memory, unless ``dst`` is
+        ``None``.
         """
         return self._exchange(src, dst, offset, WordChange(add % 2**64))
 
     def compare_and_swap(
         self, src: RDMABuffer, dst: Any, compare: int, swap: int, *, offset: int = 0
     ) -> RDMAAction:
-        """Add a step that sets the 64-bit word at byte ``offset`` of ``src`` to ``swap`` if it is
-        ``compare``.
+        """Add a step that compares the 64-bit word at byte ``offset`` of ``src``, and swaps it.
 
-        ``dst``, 8 bytes of local memory or ``None``, gets the word's old value.
+        The word is set to ``swap`` if it is ``compare``. Its old value is written to ``dst``, 8
+        bytes of local memory, unless ``dst`` is ``None``.
         """
         return self._exchange(src, dst, offset, WordChange(swap % 2**64, compare % 2**64))
 
@@ -141,7 +146,10 @@ class RDMAAction:
             self._devices.add(gpu().device_of(memory.keep))
 
     def submit(self, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
-        """Run all steps. The future raises the first error; other steps may have been run."""
+        """Run all steps; the result is a future.
+
+        The future raises the first error of a step; other steps may have run nevertheless.
+        """
         steps, deadline = list(self._steps), deadline_of(timeout)
         ready = tuple(gpu().mark(device) for device in self._devices)
 
@@ -156,7 +164,7 @@ class RDMAAction:
 class _Claims:
     """The local memory that the steps of an action use.
 
-    Memory that a step writes is no other step's; memory that is only read may be used by several.
+    A step may only write memory that no other step uses. Several steps may read the same memory.
     """
 
     def __init__(self) -> None:
@@ -172,8 +180,10 @@ class _Claims:
 
 
 class _Intervals:
-    """Sorted ranges of addresses that do not overlap. A new range is merged with the ranges that it
-    meets."""
+    """Sorted ranges of addresses that do not overlap.
+
+    A new range is merged with the ranges that it overlaps.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []

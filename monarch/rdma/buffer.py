@@ -77,7 +77,7 @@ class RDMABuffer:
 
     @property
     def part(self) -> Part:
-        """Return the range of its registration that this buffer covers."""
+        """Return the registered memory, and which bytes of it this buffer covers."""
         return self._part
 
     def size(self) -> int:
@@ -89,15 +89,15 @@ class RDMABuffer:
 
     @property
     def owner(self) -> str:
-        """Return the actor that made it: ``str()`` of its address."""
+        """Return the actor that made the buffer, as ``str()`` of its address."""
         return self._part.region.owner_name
 
     @property
     def backend(self) -> str:
-        """Return the name of the way by which this process would reach it: "local", "process_vm",
-        "cuda_ipc", "ibverbs", "tcp", or "none".
+        """Return how this process would reach the memory.
 
-        The first use may find that another way is needed.
+        It is "local", "process_vm", "cuda_ipc", "ibverbs", "tcp", or "none" if there is no way. The
+        first read or write may find that it does not work, and take another way.
         """
         backends = ways().to(self._part.region)
         return backends[0].name if backends else "none"
@@ -120,7 +120,7 @@ class RDMABuffer:
 
         ``consistent`` repeats the read until no write was in progress: neither a ``write_from``,
         nor the owner's within ``with buffer.changing():``. Raises ``ValueError`` if ``dst`` is
-        smaller. The future raises ``RemoteMemoryError`` if the memory is gone, and
+        smaller than the buffer. The future raises ``RemoteMemoryError`` if the memory is gone, and
         ``TimeoutError``.
         """
         memory = destination(dst, self).as_of_now()
@@ -128,8 +128,11 @@ class RDMABuffer:
         return self._start(lambda way: read(way, part, memory, deadline, consistent=consistent))
 
     def write_from(self, src: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
-        """Copy ``src`` to the beginning of the buffer. Raises ``ValueError`` if ``src`` is
-        larger."""
+        """Copy ``src`` to the beginning of the buffer.
+
+        Raises ``ValueError`` if ``src`` is larger than the buffer. The future raises
+        ``RemoteMemoryError`` if the memory is gone, and ``TimeoutError``.
+        """
         memory = source(src, self).as_of_now()
         part, deadline = self._part, deadline_of(timeout)
         self.check_writable()
@@ -193,7 +196,10 @@ class RDMABuffer:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Mark that the owner changes the memory within: consistent readers wait for the end."""
+        """Count the ``with`` block as a write by the owner: consistent readers wait for its end.
+
+        Raises ``ValueError`` in another process.
+        """
         region = self._part.region
         if not is_own(region):
             raise ValueError("only the owner changes memory in place: use write_from")
@@ -285,7 +291,7 @@ def exchange(
 
 
 def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
-    """Return the memory of ``dst``. Raises ``ValueError`` if the buffer is larger."""
+    """Return the memory of ``dst``. Raises ``ValueError`` if the buffer is larger than ``dst``."""
     memory = local_memory(dst, "read into", buffer, is_written=True)
     if memory.nbytes < buffer.size():
         raise ValueError(

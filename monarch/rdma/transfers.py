@@ -52,7 +52,7 @@ def start(
 
 
 def _users_line() -> str:
-    """Return the file and line, outside this package, from which this is called."""
+    """Return the file and line of the innermost caller outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back

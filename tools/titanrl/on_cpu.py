@@ -1,7 +1,7 @@
-"""Has torchtitan compute on the CPU where there is no accelerator; there, it takes CUDA for given.
+"""Has torchtitan compute on the CPU if there is no accelerator; torchtitan alone would assume CUDA.
 
-torch calls this as it is imported, in each process that has this folder on its path, as it calls
-backends for other devices: ``on_cpu-0.dist-info`` names it.
+``on_cpu-0.dist-info`` registers it as a backend of torch for other devices. So torch calls it on
+import, in each process that has this folder on its path.
 """
 
 from __future__ import annotations

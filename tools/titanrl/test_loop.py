@@ -1,4 +1,4 @@
-"""TitanRL's own program, run to its end: `make programs` runs this with its tree on the path."""
+"""Runs TitanRL's training program to its end; `make programs` runs it with TitanRL on the path."""
 
 from __future__ import annotations
 

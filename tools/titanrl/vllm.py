@@ -37,7 +37,7 @@ def _module(name: str, **members: Any) -> None:
 
 
 class EngineArgs(SimpleNamespace):
-    """The arguments of an engine, as they were given."""
+    """The arguments with which an engine is made."""
 
 
 class AttentionConfig(SimpleNamespace):
@@ -123,7 +123,10 @@ class Sequence:
         return RequestOutput(self.request_id, [sample])
 
     def take(self, logits: torch.Tensor, max_model_len: int) -> None:
-        """Sample the next token from its logits, and say if the sequence ends with it."""
+        """Sample the next token from its logits, and append it.
+
+        If the sequence ends with the token, ``finish_reason`` says why.
+        """
         params = self.params
         logprobs = logits.float().log_softmax(-1)
         if params.temperature == 0.0:
@@ -201,7 +204,10 @@ class LLMEngine:
         return [each.output for each in running if each.finish_reason is not None]
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
-        """Nothing is cached: what runs on uses the new weights for all of its tokens."""
+        """Do nothing, as this engine caches nothing.
+
+        Requests that go on use the new weights for all of their tokens.
+        """
 
 
 class Attention(torch.nn.Module):
@@ -273,7 +279,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _unchanged(*_: Any, **__: Any) -> Any:
-    """Give a decorator that changes nothing."""
+    """Return a decorator that returns what it decorates."""
     return lambda decorated: decorated
 
 

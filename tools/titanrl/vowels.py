@@ -83,7 +83,7 @@ def cpu_attention(config: VarlenAttention.Config) -> CPUAttention.Config:
 
 
 class Numbers(Configurable):
-    """0, 1, 2, ..."""
+    """Yields the numbers 0, 1, 2 and so on, as inputs of environments."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Configurable.Config):
@@ -100,7 +100,7 @@ class Numbers(Configurable):
 
 
 class OneQuestion(MessageEnv):
-    """Asks for a number, once."""
+    """An environment that asks the model for one number, and ends with its answer."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(MessageEnv.Config):

@@ -21,9 +21,10 @@ _LONGEST_PAUSE_SECONDS = 0.02
 
 
 def lock(fd: int, byte: int, kind: int, deadline: float) -> None:
-    """Wait for the byte and lock it, ``SHARED`` with others or ``ALONE``.
+    """Wait until the byte of the file can be locked, and lock it.
 
-    Raises ``TimeoutError`` at the deadline, a time of ``time.monotonic()``.
+    ``kind`` is ``ALONE`` or ``SHARED``; several may have a shared lock at a time. Raises
+    ``TimeoutError`` at the deadline, a time of ``time.monotonic()``.
     """
     pause = _PAUSE_SECONDS
     while not try_lock(fd, byte, kind):
@@ -38,7 +39,10 @@ def lock(fd: int, byte: int, kind: int, deadline: float) -> None:
 
 @contextlib.contextmanager
 def locked(fd: int, byte: int, kind: int, deadline: float) -> Iterator[None]:
-    """Lock the byte within, as ``lock`` does. Raises ``TimeoutError``."""
+    """Hold the lock of the byte during the ``with`` block.
+
+    It waits as ``lock`` does, and raises ``TimeoutError`` at the deadline.
+    """
     lock(fd, byte, kind, deadline)
     try:
         yield

@@ -29,7 +29,7 @@ AT_ONCE = 8
 class DevicePart:
     """Bytes on GPUs, in the order of ``places``, whose addresses are valid in this process.
 
-    A copy waits for the marks of ``after``.
+    A copy from or to them first waits for the marks ``after``.
     """
 
     def __init__(self, places: Iterable[StoragePlace], after: Sequence[GpuMark] = ()) -> None:

@@ -29,7 +29,7 @@ class GpuArray(NamedTuple):
 
 
 class GpuMark(Protocol):
-    """A place in a stream's order, for which one can wait."""
+    """A place in the order of a stream's work, for which callers and other streams can wait."""
 
     def wait(self) -> None:
         """Wait until all work before the mark is done. Raises ``RuntimeError`` if the GPU fails."""
@@ -51,21 +51,22 @@ class GpuStream(Protocol):
 
 
 class GpuFence(Protocol):
-    """A mark that other processes of the host can follow; ``set`` moves it."""
+    """A mark that other processes of the host can wait for; ``set`` moves it to a later place."""
 
     def handle(self) -> bytes: ...
 
     def set(self) -> None:
         """Move the fence behind all work that the calling thread has queued on the device so far.
 
-        It stays behind its earlier place too.
+        Work that the fence was behind before this call remains before it.
         """
 
 
 class GpuLibrary(Protocol):
-    """The functions of CUDA that this process uses; those on devices raise ``RuntimeError``.
+    """The functions of CUDA that this process uses.
 
-    ``fences`` are the fences that other processes follow, by device.
+    Those that use a device raise ``RuntimeError`` if CUDA fails. ``fences`` has, by device, the
+    fences that other processes follow.
     """
 
     fences: dict[int, GpuFence]
@@ -96,7 +97,7 @@ class GpuLibrary(Protocol):
         """
 
     def open(self, handle: Sequence[Any], device: int) -> Any:
-        """Map another process's storage, on the device that has this index here.
+        """Map another process's storage on the device that has the index ``device`` here.
 
         It stays mapped until the last reference to the result is gone.
         """
@@ -140,7 +141,7 @@ class GpuLibrary(Protocol):
 
 
 class TorchGpu:
-    """CUDA through torch."""
+    """The functions of CUDA, called through torch."""
 
     def __init__(self) -> None:
         self.fences: dict[int, GpuFence] = {}
@@ -268,7 +269,10 @@ class _TorchStream:
 
 
 class _TorchFence:
-    """A fence on a stream of its own, so that the program's streams do not wait for each other."""
+    """A fence that is recorded on a stream of its own.
+
+    So the program's streams do not wait for each other because of the fence.
+    """
 
     def __init__(self, device: int) -> None:
         torch = _torch()

@@ -15,8 +15,10 @@ Run = tuple[int, int]
 
 
 class Layout(NamedTuple):
-    """The layout of an array: ``sizes`` and ``strides`` (in bytes) are of the dimensions around a
-    run."""
+    """The layout of an array: runs of ``run`` adjacent bytes, which its dimensions repeat.
+
+    ``sizes`` and ``strides`` (in bytes) are of these dimensions, the outermost first.
+    """
 
     run: int
     sizes: tuple[int, ...] = ()
@@ -79,7 +81,7 @@ def at(address: int, runs: Iterable[Run]) -> Iterator[Run]:
 
 
 def joined(runs: Iterable[Run]) -> Iterator[Run]:
-    """Yield the same bytes, with adjacent runs joined into one."""
+    """Yield the bytes of ``runs``, in their order, with adjacent runs joined into one."""
     last: Run | None = None
     for offset, length in runs:
         if last is not None and last[0] + last[1] == offset:
@@ -120,14 +122,20 @@ class StoragePlace(NamedTuple):
     layout: Layout
 
     def cut(self, start: int, stop: int) -> Iterator[StoragePlace]:
-        """Yield the bytes ``start`` to ``stop``, in the order of the elements, as few places."""
+        """Cut out the bytes ``start`` to ``stop``, counted in the order of the elements.
+
+        Yields places that have these bytes; whole rows are together in one place.
+        """
         for offset, layout in blocks(self.layout, start, stop):
             yield StoragePlace(self.storage, self.address + offset, layout)
 
 
 def blocks(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, Layout]]:
-    """Yield the bytes ``start`` to ``stop``, in the order of the elements, as few layouts with
-    offsets."""
+    """Cut out the bytes ``start`` to ``stop``, counted in the order of the elements.
+
+    Yields layouts that have these bytes, each with its offset; whole rows are together in one
+    layout.
+    """
     if start >= stop:
         return
     if layout.is_contiguous:

@@ -185,7 +185,10 @@ class Life:
             self._view = _view_of_its_own(memory.root, memory.keep)
 
     def has_ended(self) -> bool:
-        """Whether only this object still keeps the memory."""
+        """Return whether nothing but this object refers to the memory.
+
+        It is False for a tensor's memory, of whose end ``freed`` tells.
+        """
         if not isinstance(self._view, memoryview):
             return False
         root = self._view.obj

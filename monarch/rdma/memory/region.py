@@ -41,7 +41,7 @@ class RemoteRegion:
         return at(self.address, self.layout.runs(start, stop))
 
     def check(self, entry: TableEntry) -> None:
-        """Raise ``RemoteMemoryError`` if the table no longer has this registration."""
+        """Raise ``RemoteMemoryError`` unless the table entry is of this registration and live."""
         if entry.key != self.key or entry.state != LIVE:
             raise self.error(why_not(entry, self.key))
 
@@ -49,7 +49,10 @@ class RemoteRegion:
         return RemoteMemoryError(str(self), self.owner_name, why)
 
     def orphaned(self, how: str) -> RemoteMemoryError:
-        """Return the error for memory whose process has ended; ``how`` says how."""
+        """Return the error for memory whose process has ended.
+
+        ``how`` says how it has ended, and begins the error's text.
+        """
         return self.error(f"{how}. Spawn its owner again, and have it make a new buffer")
 
     def __str__(self) -> str:

@@ -60,7 +60,10 @@ class Registration:
 
 
 class Registrations:
-    """All registrations of this process. Any thread may call the methods."""
+    """The memory that this process has registered, for other processes to read and write.
+
+    Others look a registration up in its table. Any thread may call the methods.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -124,15 +127,18 @@ class Registrations:
             raise region.error(error.reason) from None
 
     def find_entry(self, slot: int, key: int) -> Registration:
-        """Return the registration in a slot. Raises ``RemoteMemoryError``, without names, if it has
-        ended."""
+        """Return the registration with the key ``key`` in slot ``slot``.
+
+        Raises ``RemoteMemoryError``, which names neither buffer nor owner, if the registration has
+        ended.
+        """
         registration = self._live.get(slot)
         if registration is None or registration.key != key:
             raise RemoteMemoryError("", "", why_not(self.table.read(slot), key))
         return registration
 
     def hold(self, region: RemoteRegion) -> object:
-        """Return an object that keeps the region's memory in its place while it exists.
+        """Return an object that keeps the region's memory in its place while the object exists.
 
         Raises ``RemoteMemoryError`` if the memory is gone.
         """
@@ -142,7 +148,10 @@ class Registrations:
         return memory
 
     def drop(self, slot: int, key: int) -> bool:
-        """End a registration, after waiting for writers; return whether there was one."""
+        """End a registration, after waiting for processes that write into its memory.
+
+        Returns whether the slot had the registration ``key``.
+        """
         return self._end(slot, key, DROPPED)
 
     def _freed(self, slot: int, key: int) -> None:
@@ -168,12 +177,15 @@ class Registrations:
         return True
 
     def sweep(self) -> None:
-        """End the registrations of kept memory to which nothing else in this process refers."""
+        """End the registrations of memory to which nothing else in this process refers."""
         for registration in list(self._live.values()):
             self.look_at(registration.slot, registration.key)
 
     def look_at(self, slot: int, key: int) -> None:
-        """End this registration if nothing in this process refers to its memory any longer."""
+        """End the registration if nothing in this process refers to its memory any longer.
+
+        ``key`` is its key: if the slot has another registration by now, nothing happens.
+        """
         registration = self._live.get(slot)
         if registration is not None and registration.key == key and registration.life.has_ended():
             self._end(slot, key, FREED)
@@ -189,7 +201,7 @@ _making = threading.Lock()
 
 
 def registry() -> Registrations:
-    """Return the registry of this process, made at its first use."""
+    """Return the ``Registrations`` of this process, made at the first call."""
     global _registry
     if _registry is None:
         with _making:
@@ -212,7 +224,10 @@ def close_registry() -> None:
 
 
 def _forget() -> None:
-    """Drop the registry in a forked child: it has the memory, but gets no requests of others."""
+    """Forget the registrations in a forked child.
+
+    They are the parent's: other processes send their requests to the parent.
+    """
     global _registry, _making
     _registry = None
     _making = threading.Lock()
@@ -222,7 +237,10 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _let_others_in() -> None:
-    """Allow all processes of this user to read this process, where Yama allows only parents to."""
+    """Allow all processes of this user to read this process's memory.
+
+    The kernel's module Yama may allow it only to parent processes.
+    """
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
             scope = file.read().strip()

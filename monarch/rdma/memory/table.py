@@ -46,13 +46,18 @@ class TableEntry(NamedTuple):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no write into the memory is in progress, as far as writers count theirs."""
+        """Return whether no write into the memory is in progress.
+
+        It counts only writes through a buffer, and the owner's within ``changing``.
+        """
         return self.begun == self.ended
 
 
 class TablePlace(NamedTuple):
-    """Where another process finds the table of process ``pid``; ``nonce`` proves that it is this
-    one."""
+    """Where another process finds the table of process ``pid``.
+
+    The table begins with ``nonce``: so a process that got the same pid later is recognized.
+    """
 
     pid: int
     started: int
@@ -103,12 +108,18 @@ class Table:
         _WORD.pack_into(self._map, slot * ENTRY_BYTES + _STATE, state)
 
     def open(self) -> int:
-        """Open a new descriptor of the table, so that threads' locks are kept apart."""
+        """Open a new descriptor of the table.
+
+        Locks belong to a descriptor, so that threads need different ones.
+        """
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
 
     @contextlib.contextmanager
     def writing(self, slot: int, deadline: float) -> Iterator[None]:
-        """Keep the memory registered within, and count a write. Raises ``TimeoutError``."""
+        """During the ``with`` block, keep the memory registered, and count a write.
+
+        Raises ``TimeoutError`` at the deadline.
+        """
         with (
             closing(self.open()) as fd,
             in_use(fd, slot, deadline),
@@ -132,7 +143,7 @@ class Table:
 
 @contextlib.contextmanager
 def closing(fd: int) -> Iterator[int]:
-    """Close the descriptor at the end."""
+    """Yield the descriptor, and close it at the end of the ``with`` block."""
     try:
         yield fd
     finally:
@@ -151,23 +162,26 @@ def use(fd: int, slot: int, deadline: float) -> None:
 def stop_using(fd: int, slot: int) -> None:
     """Release what ``use`` locked, and close the descriptor.
 
-    A child that was forked in between has the same open file: closing alone would leave it the
-    lock.
+    It unlocks explicitly: a child that was forked meanwhile has the descriptor open too, and
+    thereby the lock.
     """
     byte_locks.unlock(fd, _byte(slot, _USE))
     os.close(fd)
 
 
 def in_use(fd: int, slot: int, deadline: float) -> contextlib.AbstractContextManager[None]:
-    """Keep the memory registered within. Raises ``TimeoutError``."""
+    """Keep the memory registered during the ``with`` block.
+
+    Raises ``TimeoutError`` at the deadline.
+    """
     return byte_locks.locked(fd, _byte(slot, _USE), SHARED, deadline)
 
 
 @contextlib.contextmanager
 def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    """Count a write as begun and ended, so that consistent readers read again after it.
+    """Count a write that begins and ends with the block, so that consistent readers read again.
 
-    A write that fails is not counted as ended: readers wait until the next write ends.
+    If the block raises, the write is not counted as ended: readers wait until a later write ends.
     """
     begin(fd, slot, deadline)
     yield
@@ -176,8 +190,10 @@ def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counting_alone(fd: int, slot: int) -> Iterator[bool]:
-    """Try to take the lock under which writes are counted, without waiting; yield whether it is
-    taken."""
+    """Try to take the lock under which writes are counted, without waiting.
+
+    Yields whether it is taken; it is released at the end of the block.
+    """
     is_alone = byte_locks.try_lock(fd, _byte(slot, _COUNT), ALONE)
     try:
         yield is_alone
@@ -210,7 +226,10 @@ def _put(fd: int, slot: int, field: int, number: int) -> None:
 
 
 def alone(fd: int, slot: int, deadline: float) -> contextlib.AbstractContextManager[None]:
-    """Exclude other atomic operations on this memory within. Raises ``TimeoutError``."""
+    """Exclude other atomic operations on this memory during the ``with`` block.
+
+    Raises ``TimeoutError`` at the deadline.
+    """
     return byte_locks.locked(fd, _byte(slot, _ATOMIC), ALONE, deadline)
 
 

@@ -43,7 +43,7 @@ def ask_owner(
     """Send a request about ``region`` to its owner, and return the answer.
 
     Raises ``RemoteMemoryError`` if the memory or the owner is gone, ``BackendUnavailable`` if the
-    owner cannot do it, and ``TimeoutError``.
+    owner cannot do what is asked, and ``TimeoutError``.
     """
     sender = process.current().node.uid
     about = {**about, "slot": region.slot, "key": region.key, "sender": sender}
@@ -61,8 +61,10 @@ _CANNOT = ("BackendUnavailable", "VerbsFailed", "KeyError")
 def exchange_by_owner(
     region: RemoteRegion, offset: int, change: WordChange, deadline: float
 ) -> int:
-    """Have the owner change a 64-bit word, so that the change is atomic for all ways; return its
-    old value."""
+    """Have the owner change a 64-bit word; return the word's old value.
+
+    The owner takes the lock for atomic changes, which all backends take.
+    """
     words = {"amount": change.operand}
     if change.expected is not None:
         words = {"expected": change.expected, "new": change.operand}

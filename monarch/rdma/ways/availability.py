@@ -10,7 +10,7 @@ from monarch.config import upstream_value
 
 
 class RDMATcpFallbackWarning(UserWarning):
-    """Data is sent over TCP, since no RDMA device reaches its owner."""
+    """Data is sent over TCP, since no RDMA device reaches the process that owns the memory."""
 
 
 class RDMAReadTransferWarning(UserWarning):
@@ -40,7 +40,7 @@ def _has_device() -> bool:
 def get_rdma_backend() -> str:
     """Return how other hosts are reached: ``"ibverbs"``, ``"tcp"``, or ``"none"``.
 
-    Within a host system calls are used; ``RDMABuffer.backend`` gives the way to one buffer.
+    Processes of one host use system calls. ``RDMABuffer.backend`` is the way to one buffer.
     """
     if is_ibverbs_available():
         return "ibverbs"

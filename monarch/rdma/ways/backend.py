@@ -15,7 +15,7 @@ Entries = tuple[TableEntry, TableEntry]
 
 
 class BackendUnavailable(Exception):
-    """This backend cannot reach the owner; the next one is tried."""
+    """This backend cannot reach the owner of the memory; the next backend is tried."""
 
 
 class WordChange(NamedTuple):
@@ -26,7 +26,7 @@ class WordChange(NamedTuple):
     expected: int | None = None
 
     def of(self, old: int) -> int | None:
-        """Return the new value of a word that is ``old``; ``None`` if it stays."""
+        """Return the new value of a word whose value is ``old``; ``None`` if it does not change."""
         if self.expected is None:
             return (old + self.operand) % 2**64
         return self.operand if old == self.expected else None
@@ -43,7 +43,7 @@ class Backend(Protocol):
     name: str
 
     def read(self, part: Part | Ranges, into: Sequence[Run], deadline: float) -> Entries:
-        """Copy the part to ``into``."""
+        """Copy the part to ``into``; return the table entries before and after the copy."""
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
         """Copy ``source`` to the part."""
@@ -59,7 +59,10 @@ class DeviceBackend(Backend, Protocol):
     """A backend that also copies between GPUs directly, without the host's memory."""
 
     def read_across(self, part: Part | Ranges, target: DevicePart, deadline: float) -> Entries:
-        """Copy the part to memory of a GPU of this process."""
+        """Copy the part to memory of a GPU of this process.
+
+        Returns the table entries before and after the copy.
+        """
 
     def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
         """Copy memory of a GPU of this process to the part."""

@@ -74,16 +74,16 @@ class Ways:
         return [way for way in backends if (nonce, way.name) not in self._refused]
 
     def is_quick(self, region: RemoteRegion) -> bool:
-        """Whether a small transfer takes less time than waking a thread."""
+        """Return whether a small transfer takes less time than waking a thread for it."""
         first = next(iter(self.to(region)), None)
         if first is self._cuda_ipc:
             return self._cuda_ipc.is_mapped(region)
         return first is self._own or first is self._process_vm
 
     def goes_across(self, region: RemoteRegion) -> bool:
-        """Whether a GPU of this process probably reaches the region without memory of this host.
+        """Return whether a GPU of this process can probably copy without this host's memory.
 
-        The first use may find that it does not.
+        That is a copy to or from the region. The first copy may find that it cannot.
         """
         first = next(iter(self.to(region)), None)
         return not region.is_on_cpu and isinstance(first, DeviceBackend)
@@ -101,7 +101,7 @@ class Ways:
             )
 
     def by_first(self, region: RemoteRegion, use: Callable[[Backend], T]) -> T:
-        """Return ``use`` of the first backend that reaches the region.
+        """Call ``use`` with the backends in turn, until one reaches the region; return the result.
 
         Raises ``RemoteMemoryError`` if none does.
         """
@@ -133,7 +133,10 @@ class Ways:
     def read(
         self, part: Part, into: Sequence[Run], deadline: float, *, consistent: bool = False
     ) -> None:
-        """Copy the part into runs of this process's memory."""
+        """Copy the part into runs of this process's memory.
+
+        ``consistent`` repeats the copy until no write was in progress.
+        """
 
         self._read(
             part, lambda: self._in_pieces(part, into, deadline), deadline, consistent=consistent
@@ -142,7 +145,10 @@ class Ways:
     def read_to_gpu(
         self, part: Part, target: DevicePart, deadline: float, *, consistent: bool = False
     ) -> None:
-        """Copy the part into memory of a GPU of this process."""
+        """Copy the part into memory of a GPU of this process.
+
+        ``consistent`` repeats the copy until no write was in progress.
+        """
 
         def once() -> list[Entries]:
             if self.goes_across(part.region):
@@ -170,7 +176,11 @@ class Ways:
         return True
 
     def _by_pinned(self, part: Part, target: DevicePart, deadline: float) -> list[Entries]:
-        """Read chunks through pinned memory; the GPU copies some while others are on their way."""
+        """Copy the part into GPU memory, in chunks that go through pinned memory of this host.
+
+        The GPU copies chunks while later ones are being read. Returns the table entries before and
+        after each read.
+        """
         entries: list[Entries] = []
 
         def task(start: int, stop: int) -> None:
@@ -185,7 +195,10 @@ class Ways:
         return entries
 
     def write_from_gpu(self, part: Part, source: DevicePart, deadline: float) -> None:
-        """Copy memory of a GPU of this process into the part, as one version."""
+        """Copy memory of a GPU of this process into the part.
+
+        It counts as one write: a consistent reader sees all of it or nothing.
+        """
         if self.goes_across(part.region):
             try:
                 self._across(part.region).write_across(part, source, deadline)
@@ -203,7 +216,11 @@ class Ways:
     def _read(
         self, part: Part, once: Callable[[], list[Entries]], deadline: float, *, consistent: bool
     ) -> None:
-        """Call ``once``, and again while ``consistent`` and a write was in progress."""
+        """Call ``once``, which copies the part.
+
+        If ``consistent``, it is called until no write was in progress. Raises ``TimeoutError`` if
+        that does not happen before the deadline.
+        """
         pause, is_torn = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
@@ -228,11 +245,17 @@ class Ways:
         self.by_first(ranges.region, lambda way: way.read(ranges, into, deadline))
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
-        """Copy runs of this process's memory into the part, as one version."""
+        """Copy runs of this process's memory into the part.
+
+        It counts as one write: a consistent reader sees all of it or nothing.
+        """
         self.by_first(part.region, lambda way: way.write(part, source, deadline))
 
     def _in_pieces(self, part: Part, into: Sequence[Run], deadline: float) -> list[Entries]:
-        """Read the part; several threads share the work if it is large."""
+        """Copy the part into ``into``, with several threads if it is large.
+
+        Returns the table entries before and after each thread's copies.
+        """
         entries: list[Entries] = []
 
         def task(piece: Part, runs: Sequence[Run]) -> None:
@@ -271,7 +294,7 @@ def _open_verbs() -> Verbs:
 
 
 def _is_one_version(entries: Sequence[Entries]) -> bool:
-    """Whether all entries are the same, and no write was in progress."""
+    """Return whether the entries are equal and at rest: no write happened from first to last."""
     different = {entry for pair in entries for entry in pair}
     return len(different) == 1 and different.pop().is_at_rest
 
@@ -285,7 +308,7 @@ _lock = threading.Lock()
 
 
 def ways() -> Ways:
-    """Return the backends of this process's agent, which closes them when it ends."""
+    """Return the backends of this process, which are closed when it leaves the network."""
     agent: Any = process.current()
     opened = _of_agents.get(id(agent))
     if opened is None:

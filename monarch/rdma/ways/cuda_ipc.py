@@ -43,7 +43,10 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class _Mapping:
-    """A mapped storage of another process; ``base`` is its address there."""
+    """GPU memory of another process that is mapped into this one.
+
+    ``base`` is the address at which ``storage`` begins in the other process.
+    """
 
     region: RemoteRegion
     storage: Any
@@ -89,7 +92,7 @@ class CudaIpc:
         return exchange_by_owner(region, offset, change, deadline)
 
     def is_mapped(self, region: RemoteRegion) -> bool:
-        """Whether the region is mapped already, so that the owner need not be asked."""
+        """Return whether the region is mapped, so that a copy need not ask the owner."""
         return region.key in self._mapped
 
     def _mapped_part(self, part: Part | Ranges, deadline: float) -> DevicePart:
@@ -180,7 +183,7 @@ def _map(region: RemoteRegion, deadline: float) -> _Mapping:
 
 
 def _handle(about: dict[str, Any]) -> dict[str, Any]:
-    """Answer a request for a registration's handle, as its owner."""
+    """As the owner, answer another process's request for the handle of a registration."""
     registration = registry().find_entry(about["slot"], about["key"])
     storage: Any = registration.life.hold()
     try:

@@ -96,7 +96,7 @@ class OwnProcess:
 def exchange(registration: Registration, offset: int, change: WordChange, deadline: float) -> int:
     """Change a 64-bit word of this process; return its old value.
 
-    Raises ``RemoteMemoryError``, without names, if the memory is gone.
+    Raises ``RemoteMemoryError``, which names neither buffer nor owner, if the memory is gone.
     """
     slot, memory = registration.slot, registration.life.hold()
     if memory is None:

@@ -188,7 +188,8 @@ class ProcessVm:
     def _check_way(self, region: RemoteRegion) -> None:
         """Raise ``BackendUnavailable`` if this process may not read the owner's memory.
 
-        The result is kept by the owner's table, since pids are reused.
+        The result is cached for the owner's table, not for its pid, which another process may get
+        later.
         """
         refused = self._probed.get(region.table)
         if refused is None:
@@ -215,8 +216,10 @@ class ProcessVm:
         return ""
 
     def _lost(self, region: RemoteRegion, number: int) -> Exception:
-        """Return the error for a call that failed with ``errno`` ``number``; 0 means that it read
-        another process's data."""
+        """Return the error for a system call that failed with the ``errno`` ``number``.
+
+        0 means that the call succeeded, but read another process's data.
+        """
         self._probed.pop(region.table, None)
         started = process_start(region.table.pid)
         # A killed process that is not yet reaped still has a start time, but no memory.
@@ -247,8 +250,10 @@ def _vector(runs: Sequence[Run]) -> ctypes.Array[_IoVec]:
 
 
 def _matched(theirs: list[Run], ours: list[Run]) -> Iterator[tuple[list[Run], list[Run], int]]:
-    """Yield local runs, remote runs and their number of bytes, within the kernel's limit of
-    runs."""
+    """Split a copy into pieces with as many runs of ``ours`` as the kernel allows in one call.
+
+    Yields, for each piece, its runs of ``ours``, its runs of ``theirs``, and its number of bytes.
+    """
     if len(ours) <= _MOST_RUNS:
         yield ours, theirs, sum(length for _, length in theirs)
         return
@@ -263,5 +268,5 @@ def _check_time(deadline: float) -> None:
 
 
 def is_supported() -> bool:
-    """Whether this system has the two system calls."""
+    """Return whether this system has ``process_vm_readv`` and ``process_vm_writev``."""
     return _readv is not None and _writev is not None

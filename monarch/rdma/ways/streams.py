@@ -186,7 +186,7 @@ def discard(sock: socket.socket, num_bytes: int) -> None:
 
 
 def end_with_its_host(sock: socket.socket, seconds: float) -> None:
-    """Make the socket fail with ``OSError`` if the other host does not answer for so long.
+    """Make the socket fail with ``OSError`` if the other host does not answer for ``seconds``.
 
     A host's kernel answers even while its programs hang.
     """

@@ -153,8 +153,8 @@ class Tcp:
     def _check_lives(self, region: RemoteRegion, deadline: float) -> None:
         """Raise ``RemoteMemoryError`` if the owner has died.
 
-        Waits a moment for the news, since a dying process's sockets close before its death is
-        reported.
+        A dying process's sockets close before its death is reported: so this waits a moment for the
+        report.
         """
         node, uid = process.current().node, region.owner.uid
         seconds = min(max(0.0, deadline - time.monotonic()), self.news_seconds)
@@ -192,7 +192,10 @@ def _ask_ranges(sock: socket.socket, part: Ranges) -> None:
 
 
 def _response(sock: socket.socket, region: RemoteRegion) -> tuple[TableEntry, int]:
-    """Return the table entry and the value of a response. Raises ``RemoteMemoryError``."""
+    """Return the table entry and the value of an owner's response.
+
+    Raises ``RemoteMemoryError`` if the owner refused.
+    """
     status, begun, ended, value = RESPONSE.unpack(receive_exactly(sock, RESPONSE.size))
     if status != DONE:
         raise region.error(receive_exactly(sock, value).decode(errors="replace"))

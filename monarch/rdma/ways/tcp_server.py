@@ -207,7 +207,8 @@ class StreamServer:
 def _find(slot: int, key: int, start: int, stop: int) -> tuple[Registration, object]:
     """Return the registration, and an object that keeps its memory in place.
 
-    Raises ``RemoteMemoryError`` if it has ended, ``ValueError`` for a range beyond its end.
+    Raises ``RemoteMemoryError`` if the registration has ended, and ``ValueError`` for a range that
+    is not within it.
     """
     registration = registry().find_entry(slot, key)
     memory = registration.life.hold()
@@ -224,7 +225,10 @@ def _refuse(sock: socket.socket, why: str) -> None:
 
 
 def _send(sock: socket.socket, registration: Registration, runs: Sequence[Run]) -> None:
-    """Send the table entry, runs of host memory, and the table entry as it is after that."""
+    """Send the table entry, then the runs of host memory, then the table entry again.
+
+    The reader compares the two entries to learn of writes.
+    """
     table, slot = registry().table, registration.slot
     before = table.read(slot)
     sock.sendall(RESPONSE.pack(DONE, before.begun, before.ended, 0))

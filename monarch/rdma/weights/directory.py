@@ -42,7 +42,8 @@ class Held:
 class WholeVersion:
     """A version that all ranks have published.
 
-    ``halves`` are by rank; ``held`` is ``None`` if the reader's description is up to date.
+    ``halves`` says, by rank, which half of the rank's slab has it. ``held`` describes the ranks'
+    parts; it is ``None`` if the reader knows the description of this ``epoch``.
     """
 
     version: int
@@ -55,8 +56,9 @@ class WholeVersion:
 class Source:
     """Where a reader gets a rank's part.
 
-    ``kind`` is "map" for a slab of this host, "copy" for a copy that the reader must make for its
-    host, "direct" for only the bytes that it needs, or "gone" if no process that had it is alive.
+    ``kind`` is "map" for a slab of this host; "copy" if the reader must first copy the whole part
+    to its host; "direct" if it must read only the bytes that it needs; or "gone" if no process that
+    had the part is alive.
     """
 
     kind: str
@@ -68,7 +70,7 @@ class Source:
 
 @dataclass
 class _Rank:
-    """One rank's part of the state dict; ``uid`` is the process that publishes it."""
+    """One rank's part of the state dict; ``uid`` is of the process that publishes it."""
 
     held: Held
     uid: str
@@ -78,7 +80,7 @@ class _Rank:
 
 @dataclass
 class _Holder:
-    """A process that has one rank's part of one version."""
+    """A process that has one rank's part of one version, and the slab and half that it is in."""
 
     number: int
     machine: str
@@ -103,7 +105,10 @@ class _Spread:
 
 
 class Directory(Actor):
-    """The directory of one state dict, which processes find by its name."""
+    """Knows which processes have each version of one state dict.
+
+    It is an actor, which processes find by the name of the state dict.
+    """
 
     def __init__(self) -> None:
         self._num_ranks = 0
@@ -168,8 +173,11 @@ class Directory(Actor):
 
     @concurrent_endpoint
     async def look(self, at_least: int, known_epoch: int, seconds: float) -> WholeVersion | None:
-        """Wait for a version that is at least ``at_least``; return the newest version, or ``None``
-        after ``seconds``."""
+        """Wait for a version that is at least ``at_least``, and return the newest version.
+
+        Returns ``None`` if there is none after ``seconds``. ``known_epoch`` is the epoch of the
+        description that the reader has.
+        """
         deadline = time.monotonic() + seconds
         async with self._changed:
             while (newest := self._newest()) < max(1, at_least):
@@ -188,7 +196,8 @@ class Directory(Actor):
     ) -> Source | None:
         """Return where this reader gets the rank's part of this version.
 
-        Returns ``None`` if the version is too old, or after ``seconds``.
+        ``needs_most`` says that the reader needs most of the part's bytes. Returns ``None`` if the
+        version is too old, or after ``seconds``.
         """
         deadline = time.monotonic() + seconds
         async with self._changed:
@@ -249,7 +258,7 @@ class Directory(Actor):
 
     @concurrent_endpoint
     async def failed(self, version: int, rank: int, machine: str, holder: int) -> None:
-        """Record that a reader could not read from a holder: no other reader gets it as source."""
+        """Record that a reader could not read from a holder: no other reader is sent to it."""
         async with self._changed:
             spread = self._spreads.get((version, rank))
             if spread is not None:

@@ -15,8 +15,10 @@ Coordinates = tuple[int, ...]
 
 
 class ShardPiece(NamedTuple):
-    """A box of ``sizes`` elements that begins at ``start`` in the whole and at ``local`` in the
-    shard."""
+    """A box of ``sizes`` elements of a tensor.
+
+    It begins at ``start`` in the whole tensor, and at ``local`` in the shard.
+    """
 
     start: Coordinates
     sizes: Coordinates
@@ -30,8 +32,8 @@ class ShardPiece(NamedTuple):
 class Split(NamedTuple):
     """The sharding of dimension ``dim`` among ``size`` ranks, of which this rank is ``number``.
 
-    If ``is_late``, it splits the shards of the other splits (torch's strided shards, as FSDP over
-    tensor parallelism makes them).
+    If ``is_late``, it splits the shards that the other splits make (torch's strided shards, as FSDP
+    over tensor parallelism makes them).
     """
 
     dim: int
@@ -41,8 +43,10 @@ class Split(NamedTuple):
 
 
 class CopyStep(NamedTuple):
-    """Copy ``sizes`` elements of ``key``, from ``source`` in the shard of ``rank`` to ``target``
-    here."""
+    """A copy of ``sizes`` elements of the tensor ``key``.
+
+    They are at ``source`` in the shard of ``rank``, and go to ``target`` in this rank's shard.
+    """
 
     rank: int
     key: str
@@ -75,7 +79,7 @@ def _intervals_of(
 ) -> list[list[tuple[int, int, int]]]:
     """Return a rank's intervals of each dimension.
 
-    An interval is its start in the whole, its length, and its start in the local tensor.
+    An interval is its start in the whole tensor, its length, and its start in the local tensor.
     """
     early = [split for split in splits if not split.is_late]
     late = [split for split in reversed(splits) if split.is_late]
@@ -111,11 +115,11 @@ def plan(
     first: int = 0,
     lost: frozenset[int] = frozenset(),
 ) -> list[CopyStep]:
-    """Return steps that fill ``wanted`` with each element once, from ranks that have them.
+    """Return steps that fill ``wanted``, each element once, from ranks that have them.
 
     If several ranks have an element, the work is divided: readers with different ``first`` begin at
-    different ranks. Raises ``KeyError`` for a key that no rank has, ``ValueError`` for elements
-    that none has.
+    different ranks. The ranks ``lost`` are not used. Raises ``KeyError`` for a key that no rank
+    has, ``ValueError`` for elements that none has.
     """
     load = [0] * len(held)
     steps: list[CopyStep] = []
@@ -187,7 +191,7 @@ def _common(
 def _without(
     start: Coordinates, sizes: Coordinates, begin: Coordinates, extent: Coordinates
 ) -> list[tuple[Coordinates, Coordinates]]:
-    """Return the rest of a box, without the inner box, as boxes."""
+    """Return the boxes that remain of a box when the inner box is cut out of it."""
     boxes = []
     low, size = list(start), list(sizes)
     for dim in range(len(start)):

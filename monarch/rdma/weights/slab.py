@@ -57,8 +57,10 @@ def version_run(half: int) -> Run:
 
 
 class Slab:
-    """Two halves of ``half_bytes`` each, after a page with their versions; version 0 is an empty
-    half."""
+    """Memory with two halves of ``half_bytes`` each, one for each of two versions.
+
+    A page before the halves has their versions; version 0 means that a half is empty.
+    """
 
     #: How long a writer waits for the readers of a half.
     patience_seconds = 5.0
@@ -102,7 +104,7 @@ class Slab:
             raise
 
     def pin(self, workers: Workers) -> None:
-        """Make all pages and pin them, so that GPUs copy to and from them directly.
+        """Allocate all pages and pin them, so that GPUs copy to and from them directly.
 
         If that fails, copies go through other pinned memory.
         """
@@ -138,7 +140,8 @@ class Slab:
     def filling(self, half: int, version: int) -> Iterator[memoryview]:
         """Wait for the half's readers, and yield the half: the caller fills it with ``version``.
 
-        ``ON_DEVICE`` is the copy on the GPU, which is elsewhere.
+        If ``half`` is ``ON_DEVICE``, the caller fills the copy on the GPU, which is not in the
+        slab.
         """
         with closing(self._open()) as fd:
             # A reader that was stopped in the middle is not waited for longer: it will notice.
@@ -154,7 +157,11 @@ class Slab:
 
     @contextlib.contextmanager
     def reading(self, half: int, version: int, deadline: float) -> Iterator[memoryview | None]:
-        """Yield the half, which keeps ``version`` within; ``None`` if it has another version."""
+        """Yield the half ``half``; ``None`` if it does not have ``version``.
+
+        Until the end of the block, a writer waits for at most ``patience_seconds`` before it
+        overwrites the half.
+        """
         with closing(self._open()) as fd, byte_locks.locked(fd, half, SHARED, deadline):
             yield self.half(half) if self.version(half) == version else None
 

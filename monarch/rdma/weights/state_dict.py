@@ -71,10 +71,10 @@ class SharedStateDict:
     ) -> Future[int]:
         """Make ``state``, a module or a mapping of tensors (DTensors, too), the next version.
 
-        The future has its number, and is done when the tensors have been copied: they may change
-        from then on. Readers see the version when all of ``num_ranks`` have published it. Versions
-        count from 1; ``version``, if given, must grow. Raises ``TypeError`` for values that are no
-        tensors.
+        The future has the version's number, and is done when the tensors have been copied: they may
+        change from then on. Readers see the version when all of ``num_ranks`` have published it.
+        Versions count from 1; ``version``, if given, must be greater than the last one. Raises
+        ``TypeError`` for values that are no tensors.
         """
         tensors = tensors_of(state)
         on_gpu = _on_gpu(tensors)
@@ -86,7 +86,7 @@ class SharedStateDict:
         return start(ways(), work, is_waiting=True)
 
     def prepare(self, state: Any, *, rank: int = 0, num_ranks: int = 1) -> Future[None]:
-        """Allocate the memory into which ``publish`` will copy such a ``state``, ahead of time.
+        """Allocate ahead of time the memory into which ``publish`` will copy ``state``.
 
         For GPU tensors, pages of the host are made and pinned, which takes longer than the first
         copy.
@@ -111,9 +111,10 @@ class SharedStateDict:
         """Copy the newest version, at least ``version``, into a module or a mapping of tensors.
 
         Each tensor gets its part of the published tensor with its key, in its own dtype: shards of
-        any placement, or all of it. The future has the version's number: all bytes are of that
-        version. It raises ``TimeoutError`` if there is none in time, ``KeyError`` for a key that is
-        not published, ``RemoteMemoryError`` if the processes that have the bytes are gone.
+        any placement, or the whole tensor. The future has the version's number: all bytes are of
+        that version. It raises ``TimeoutError`` if no such version is published in time,
+        ``KeyError`` for a key that is not published, ``RemoteMemoryError`` if the processes that
+        have the bytes are gone.
         """
         tensors, deadline = tensors_of(into), deadline_of(timeout)
         ready = _marks_of(_on_gpu(tensors))
@@ -140,8 +141,8 @@ class SharedStateDict:
     def subscribe(self, after: int = 0) -> Subscription:
         """Iterate over the numbers of versions after ``after``, with ``for`` or ``async for``.
 
-        Each is newer than the one before. If several appear between two steps, only the last is
-        given.
+        The numbers grow. If several versions appear between two steps of the loop, it gets only the
+        last.
         """
         return Subscription(self, after)
 
@@ -178,7 +179,10 @@ def _directory(name: str) -> Any:
 
 
 def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVersion:
-    """Wait for a version that is at least ``at_least``. Raises ``TimeoutError`` at the deadline."""
+    """Wait for a version that is at least ``at_least``, and return the newest version.
+
+    Raises ``TimeoutError`` at the deadline.
+    """
     while True:
         seconds_left = deadline - time.monotonic()
         seconds = max(0.0, min(seconds_left, _LOOK_SECONDS))
@@ -233,8 +237,10 @@ class _Publisher:
         self._device_memory: LocalMemory | None = None
 
     def prepare(self, way: Ways, tensors: _Tensors, on_gpu: _OnGpu) -> tuple[Slab, Held]:
-        """Return the memory for such tensors: the existing one if it has their shapes and
-        devices."""
+        """Return the slab for ``tensors``, and the description of where they are in it.
+
+        The existing slab is used again if its tensors have the same shapes, shards and dtypes.
+        """
         descriptions, num_bytes = describe(tensors)
         device = _one_device(tensors, on_gpu)
         if self._slab is None or self._held is None or descriptions != self._held.tensors:
@@ -251,7 +257,7 @@ class _Publisher:
         return self._slab, self._held
 
     def _copy_on(self, device: int, num_bytes: int) -> None:
-        """Allocate a copy on the GPU, if that leaves most of its free memory."""
+        """Allocate a copy on the GPU, unless that needs more than a quarter of its free memory."""
         assert self._held is not None
         try:
             if num_bytes > gpu().free_bytes(device) * _MOST_OF_FREE:
@@ -411,7 +417,10 @@ class _Fetcher:
                     )
 
     def _fetch_part(self, part: _PartFetch, rank: int, half: int) -> bool:
-        """Copy one rank's part; return whether it had this version until the copy was done."""
+        """Copy one rank's part of the version ``part.version``.
+
+        Returns False if that version was replaced, or the time was up, before the copy was done.
+        """
         place, version = part.held.place, part.version
         if place.machine == machine_id() and (slab := self._map(place)) is not None:
             part.copy_across(slab)
@@ -458,10 +467,10 @@ class _Fetcher:
     def _copy(
         self, way: Ways, source: Source, rank: int, version: int, deadline: float
     ) -> tuple[Slab, int]:
-        """Copy all of a rank's part into a slab here, for readers of this host and of others.
+        """Copy all of a rank's part into a slab of this process, from which other readers can copy.
 
-        Returns the slab and the half. Raises ``_Replaced`` if the source has a newer version by
-        now.
+        Returns the slab and the half. Raises ``_Replaced`` if the source got a newer version
+        meanwhile.
         """
         size, half = source.place.half_bytes, version % 2
         copy = self._copies.get(rank)
@@ -486,7 +495,7 @@ class _Fetcher:
 class _PartFetch:
     """The copies that a fetch makes from one rank's part of a version.
 
-    ``steps`` are the copies that are still to be made, into the tensors of ``targets``.
+    ``steps`` are the copies that have not been made yet, into the tensors ``targets``.
     """
 
     way: Ways
@@ -507,9 +516,9 @@ class _PartFetch:
         return max(0.0, self.deadline - time.monotonic())
 
     def copy_across(self, slab: Slab) -> None:
-        """Copy from the publisher's GPU to this process's, while it has the version there.
+        """Copy from the publisher's GPU to GPUs of this process, if that GPU has the version.
 
-        The steps for which that works are removed from ``steps``.
+        The steps that have been copied so are removed from ``steps``.
         """
         if self.held.on_device is None:
             return
@@ -538,7 +547,10 @@ class _PartFetch:
                 self.steps = other_steps
 
     def unpack(self, slab: Slab, half: int) -> bool:
-        """Copy from a slab of this host; return whether it had the version until the end."""
+        """Copy from a slab of this host.
+
+        Returns whether the slab still had the version after the copy.
+        """
         with slab.reading(half, self.version, self.deadline) as memory:
             if memory is None:
                 return False
@@ -552,7 +564,7 @@ class _PartFetch:
     def read(self, source: Source) -> bool:
         """Read from another host only the bytes that the steps need.
 
-        Returns whether it had the version until the end.
+        Returns whether the source still had the version after the read.
         """
         base = HEADER_BYTES + source.half * source.place.half_bytes
         version = version_run(source.half)

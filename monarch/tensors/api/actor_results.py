@@ -13,7 +13,11 @@ from monarch.tensors.worker.arrivals import divert
 
 
 class _Diverted:
-    """Arguments of a call whose result goes to a slot of the receiving proc, not to the caller."""
+    """Arguments of an actor call whose result stays in the proc of the actor.
+
+    There the result is put into the slot of number ``ticket``, from which the tensor worker takes
+    it.
+    """
 
     def __init__(self, args: tuple[Any, ...], ticket: int) -> None:
         self._args = args
@@ -26,7 +30,7 @@ class _Diverted:
 def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an endpoint and return its result as distributed tensors; see ``Endpoint.rref``.
 
-    Raises ``ValueError`` unless the actors are those of the tensors' mesh, one in each proc.
+    Raises ``ValueError`` unless each proc of the tensors' mesh has one of the actors.
     """
     rule = endpoint._spec.propagate
     name = f"{endpoint._mesh.name}.{endpoint._name}"

@@ -52,7 +52,11 @@ def _forward(cls: Any, needs_input_grad: tuple[bool, ...], args: tuple[Any, ...]
 
 
 class _Argument(NamedTuple):
-    """An argument of forward that ``ctx`` keeps, such as a process group, by its position."""
+    """A stand-in for an argument that forward kept on ``ctx``.
+
+    ``position`` is where the argument is in the call. Process groups, for example, are not sent
+    back to the controller: it has them already.
+    """
 
     position: int
 
@@ -82,11 +86,11 @@ def _backward(
 
 
 def remote_autograd_function(cls: Any, name: str | None = None) -> Any:
-    """Return the class with an ``apply`` that runs on the workers; one shard runs first, for
-    shapes.
+    """Return a class whose ``apply`` runs the autograd function ``cls`` on the workers.
 
-    What forward puts on ``ctx`` must be tensors (by ``save_for_backward``), process groups from its
-    arguments, or plain values. A class that is remote already is returned as it is.
+    To learn the shapes of results, one worker runs forward on its shard first. What forward puts on
+    ``ctx`` must be tensors (by ``save_for_backward``), process groups from its arguments, or plain
+    values. A class that is remote already is returned as it is.
     """
     if getattr(cls, "_is_remote", False):
         return cls

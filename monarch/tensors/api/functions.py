@@ -19,7 +19,10 @@ function at a worker. ``None`` means no replacement."""
 
 
 class ResolvableFunctionFromPath(NamedTuple):
-    """The function that workers find at ``path``, as a resolver may return it."""
+    """The path of a function, which workers import.
+
+    An entry of ``function_resolvers`` may return it in place of a function.
+    """
 
     path: str
 
@@ -32,7 +35,7 @@ class ResolvableFunctionFromPath(NamedTuple):
 
 
 class _Resolving:
-    """Calls the function that an object's ``resolve()`` returns in the process that runs it."""
+    """A function that calls ``resolve()`` of an object at each call, and then calls the result."""
 
     def __init__(self, resolvable: Any) -> None:
         self._resolvable = resolvable
@@ -74,8 +77,8 @@ class RemoteFunction:
     def version(self) -> tuple[Any, ...]:
         """Return a key that differs between this code and older code of the same name.
 
-        A function that is sent by value is pickled for the key: objects that it refers to may have
-        changed.
+        For a function that is sent by value, the key is its pickle, made anew at each call of this
+        method: so the key also changes with the objects that the function refers to.
         """
         if self.path is None:
             return (_pickled_by_value(self.function),)
@@ -95,7 +98,10 @@ class RemoteFunction:
 
 
 class _CodeOf:
-    """The code of a function, compared by identity: a reload replaces it and keeps the function."""
+    """The code of a function, compared by identity.
+
+    A reload gives the function new code, and keeps the function.
+    """
 
     def __init__(self, function: Any) -> None:
         self.code = function.__code__
@@ -117,9 +123,9 @@ def code_of(function: Any) -> _CodeOf | None:
 
 
 def rule_version(rule: Any) -> Any:
-    """Return a key that differs between shape rules.
+    """Return a key that differs between shape rules with different code.
 
-    A lambda in the call is a new function each time, but the same rule.
+    Two lambdas from the same line have equal keys, unless they have a closure or default values.
     """
     if type(rule) is not FunctionType:
         return rule
@@ -152,7 +158,7 @@ def _is_of_tests(module: ModuleType) -> bool:
 
 
 def _pickled_by_value(function: Any) -> bytes:
-    """Pickle a function with its code, also if its module could be imported."""
+    """Pickle a function with its code, even if workers could import its module."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or not _is_of_tests(module):
         return dumps(function)

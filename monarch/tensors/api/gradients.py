@@ -68,7 +68,7 @@ class _Graph:
         return heapq.heappop(self._ready)[2] if self._ready else None
 
     def has_run(self, node: Any) -> None:
-        """Record that a node has run: its children may now be able to."""
+        """Record that a node has run, which may make its children ready to run."""
         for child, _ in node.next_functions:
             if child is not None:
                 self._num_awaited[child] -= 1
@@ -186,7 +186,10 @@ def _backward(node: Any, gradients: Sequence[Any]) -> Sequence[Any]:
 
 
 def _active_place_of(tensor: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which torch computes on the gradient's own mesh and stream."""
+    """Return a context in which torch computes on the mesh and stream of ``tensor``.
+
+    The context does nothing if ``tensor`` is not a distributed tensor.
+    """
     if not isinstance(tensor, Tensor):
         return contextlib.nullcontext()
     return Activation(mesh=tensor.mesh if ambient.mode else None, stream=tensor.stream)
@@ -195,9 +198,10 @@ def _active_place_of(tensor: Any) -> contextlib.AbstractContextManager[Any]:
 def grad_generator(
     roots: Any, with_respect_to: Iterable[Any], grad_roots: Iterable[Any] | None = None
 ) -> Iterator[Any]:
-    """Yield the gradients of ``roots`` one by one, in the given order; see ``GradientGenerator``.
+    """Yield the gradients of ``roots`` in the order of ``with_respect_to``.
 
-    A pipeline can reduce each gradient while the next ones are not yet computed.
+    See ``GradientGenerator``. A pipeline can reduce each gradient while the next ones are not yet
+    computed.
     """
     return GradientGenerator(roots, with_respect_to, grad_roots)
 
@@ -214,10 +218,10 @@ def gradient_execution_order(roots: Sequence[Any], with_respect_to: Sequence[Any
 
 
 def grad_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``fn``, which returns (result, backward), a differentiable function.
+    """Return a differentiable function that calls ``fn``, which returns (result, backward).
 
-    ``backward`` maps the gradients of the results to the gradients of the tensors among the
-    arguments, in their order; ``None`` is no gradient.
+    ``backward`` takes the gradients of the results. It returns the gradients of the tensors among
+    the arguments, in their order, with ``None`` for a tensor that has no gradient.
     """
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

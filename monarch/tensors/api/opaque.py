@@ -99,7 +99,10 @@ class OpaqueObject(OpaqueRef):
         return Remote(call_method, propagation).dispatch_by(rule, call, {}, self._seen_by_rules())
 
     def _seen_by_rules(self) -> tuple[Any, ...]:
-        """Return a key for this object's state: the result of a rule may depend on it."""
+        """Return a key of this object's attributes, which a shape rule may read.
+
+        The rule runs again when the key differs from that of an earlier call.
+        """
         state = {name: value for name, value in vars(self).items() if name != "_key"}
         if not state:
             return (type(self),)
@@ -119,7 +122,7 @@ look_into(OpaqueObject, _items, _of_items)
 def opaque_method(rule: Callable[..., Any]) -> Any:
     """Declare a method of an ``OpaqueObject`` that runs on the workers under the same name.
 
-    Its body here is the rule that computes the shapes of the result.
+    The decorated function is its rule: it computes the shapes of the result.
     """
 
     @functools.wraps(rule)

@@ -100,9 +100,9 @@ _set_bytes_remote = remote(_set_bytes, propagate="inspect")
 class MeshGenerator:
     """Replaces ``torch.random.default_generator`` in a process that activates meshes.
 
-    Torch's seeds pass neither a dispatch mode nor a function mode, and programs import
-    ``torch.manual_seed`` by name; all of them end in this generator. While no mesh is active, and
-    for all other methods, it calls the real generator.
+    Dispatch modes do not see calls of ``torch.manual_seed`` and the like, but all of these call the
+    default generator. While no mesh is active, and for all other methods, this object calls the
+    generator that it replaced.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -140,7 +140,10 @@ class MeshGenerator:
 
 
 def _has_active_mesh() -> bool:
-    """Whether torch computes on a mesh in this thread, and not on tensors without values."""
+    """Return whether torch operations of this thread run on a mesh.
+
+    It is false inside a ``FakeTensorMode``, in which torch computes shapes without values.
+    """
     if ambient.mesh is None or ambient.mode is None:
         return False
     modes = _get_current_dispatch_mode_stack()

@@ -36,7 +36,7 @@ def is_coalescing() -> bool:
 
 
 class _Compiled:
-    """A function with its recordings, by the looks of its arguments."""
+    """What ``compile`` returns: a function with its recordings, for each kind of arguments."""
 
     def __init__(self, function: Callable[..., Any], verify: bool, record: Record) -> None:
         self._function = function
@@ -107,10 +107,10 @@ def compile(fn: Any = None, verify: bool = True, *, record: Record = _record) ->
     """Record the operations of ``fn``, and replay them with one message at later calls.
 
     There is a recording for each kind of arguments: the values of arguments that are no tensors,
-    and for tensors their looks, their mesh and stream, and which share memory. Arguments and
-    results must not require grad; tensors that ``fn`` captures may, so that a whole training step
-    can be recorded. ``verify`` records a second time, and raises ``RuntimeError`` if the two
-    differ.
+    and for tensors the shape, strides, dtype, device, mesh and stream, and which of them share
+    memory. Arguments and results must not require grad; tensors that ``fn`` captures may, so that a
+    whole training step can be recorded. ``verify`` records a second time, and raises
+    ``RuntimeError`` if the two recordings differ.
     """
     if fn is None:
         return functools.partial(compile, verify=verify, record=record)
@@ -119,11 +119,11 @@ def compile(fn: Any = None, verify: bool = True, *, record: Record = _record) ->
 
 @contextlib.contextmanager
 def explain() -> Iterator[list[str]]:
-    """Collect why operations of this block were not found in the cache; the list is filled at its
-    end.
+    """Yield a list that, at the end of the block, says why operations missed the cache.
 
-    An operation that misses at each step makes each step slow: it has a new shape, a number that is
-    part of the key, or a function that is pickled differently.
+    The cache has the operations that the workers know. An operation that misses it at each step
+    makes each step slow: it has a new shape, a number that is part of the key, or a function that
+    is pickled differently.
     """
     cache = get_active_mesh().client.cache
     cache.explain_from_now()

@@ -52,12 +52,11 @@ class Remote:
         return self.rref(*args, **kwargs)
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function on all members, without waiting, and return its result as distributed
-        tensors.
+        """Run the function on all members, and return its result as distributed tensors.
 
-        ``propagate`` says which shapes they have: a function computes them from tensors without
-        values; None and "cached" run the function once on a shard, and remember; "inspect" is for
-        functions that return nothing.
+        It does not wait. ``propagate`` says which shapes they have: a function computes them from
+        tensors without values; ``None`` and "cached" run the function once on a shard, and keep the
+        shapes that it returned; "inspect" is for functions that return nothing.
         """
         if self._propagate == "mocked":
             raise NotImplementedError("propagate='mocked': give the rule as a function")
@@ -87,8 +86,10 @@ class Remote:
         )
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Like ``call``, on a mesh of one member: a future of its result. Raises ``ValueError`` for
-        more."""
+        """Run the function on the only member of the active mesh; return a future of its result.
+
+        Raises ``ValueError`` if the mesh has more members.
+        """
         mesh = _active()
         if len(mesh) != 1:
             raise ValueError(
@@ -107,7 +108,7 @@ class Remote:
         self._issue(args, kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
-        """Like ``call``, with a future for each member."""
+        """Run the function on all members of the active mesh; return a future for each member."""
         mesh, handle = self._issue(args, kwargs)
         ranks = tuple(mesh.processes)
         fetched = _fetched(mesh, handle, ranks)
@@ -154,8 +155,8 @@ class Remote:
     ) -> Any:
         """Run the function; ``rule`` computes the shapes of its result.
 
-        The rule runs once for each kind of arguments and each ``seen``, until ``propagate``
-        changes.
+        The rule runs once for each kind of arguments and each ``seen``, a key of other state that
+        the rule reads. It runs again after ``propagate`` has changed.
         """
         function = self._function
         version = (rule_version(self._propagate), *function.version(), *seen)
@@ -172,8 +173,10 @@ class Remote:
         return future.get()  # type: ignore[no-any-return]
 
     def _issue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DeviceMesh, Tensor]:
-        """Run the function on the active mesh; return the mesh, and a handle of the results, which
-        may be of any type."""
+        """Run the function on the active mesh, and keep the results on its members.
+
+        Returns the mesh, and a handle of the results, which may be of any type.
+        """
         mesh = _active()
         tensors = check_arguments(self._function.name, args, kwargs, [])
         if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):
@@ -222,7 +225,10 @@ def remote(function: Any = None, *, propagate: Propagator = None) -> Any:
 def call_on_shard_and_fetch(
     remote: Any, *args: Any, shard: Mapping[str, int] | None = None, **kwargs: Any
 ) -> Future[Any]:
-    """Run a remote function on one shard (the first, by default); return a future of its result."""
+    """Run a remote function on one shard alone; return a future of its result.
+
+    ``shard`` is the shard's coordinates; without it the first shard is used.
+    """
     function = remote if isinstance(remote, Remote) else Remote(remote)
     tensors = check_arguments(function._function.name, args, kwargs, [])
     mesh = tensors[0].mesh if tensors else _active()

@@ -40,10 +40,10 @@ class ControllerRemoteClass:
 
     @staticmethod
     def remote_method(fn: Callable[..., Any]) -> Callable[..., None]:
-        """Declare a method that runs under the same name on the active mesh, or else on the
-        object's mesh.
+        """Declare a method that runs under the same name on the workers, and returns nothing.
 
-        Its body here does not run, and it returns nothing.
+        They are those of the active mesh, or else of the object's mesh. The body of the decorated
+        function does not run here.
         """
 
         @functools.wraps(fn)

@@ -19,11 +19,11 @@ from monarch.tensors.core.specs import fill, take_apart
 def fetch_shard(
     obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int
 ) -> Future[Any]:
-    """Return a future of one shard of a tensor, or of all tensors in a tree, as tensors on this
-    CPU.
+    """Return a future of one shard of a tensor, or of all tensors in a tree.
 
-    ``shard``, or keywords, are its coordinates: all of them, or none for the first. The future
-    raises ``RemoteException`` if an operation that the values depend on failed, on any rank.
+    The shards are tensors on the CPU of this process. ``shard``, or keywords, are the coordinates:
+    all of them, or none for the first shard. The future raises ``RemoteException`` if an operation
+    that the values depend on failed, on any rank.
     """
     spec, tensors = take_apart(obj, torch.Tensor)
     mesh = next((t.mesh for t in tensors if isinstance(t, Tensor)), None) or get_active_mesh()
@@ -40,12 +40,15 @@ def fetch_shard(
 
 
 def inspect(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Any:
-    """Fetch a shard as ``fetch_shard`` does, and wait for it."""
+    """Return a shard as ``fetch_shard`` does, but wait for it."""
     return fetch_shard(obj, shard, **coordinates).result()
 
 
 def show(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Any:
-    """Draw a shard with the package `torchshow`. Raises ``ImportError`` if it is not installed."""
+    """Draw a shard with the package ``torchshow``, and return what that returns.
+
+    Raises ``ImportError`` if the package is not installed.
+    """
     value = inspect(obj, shard, **coordinates)
     try:
         torchshow = import_module("torchshow")
@@ -61,21 +64,24 @@ def _of_each(tree: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def reduce(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``Tensor.reduce`` of each tensor in the tree."""
+    """Return the tree with the result of ``Tensor.reduce`` in place of each tensor."""
     return _of_each(tensors, lambda tensor: tensor.reduce(*args, **kwargs))
 
 
 def reduce_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``Tensor.reduce_`` of each tensor in the tree."""
+    """Return the tree with the result of ``Tensor.reduce_`` in place of each tensor."""
     return _of_each(tensors, lambda tensor: tensor.reduce_(*args, **kwargs))
 
 
 def to_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``to_mesh`` of each tensor in the tree, and of each slice from ``slice_mesh``."""
+    """Return the tree with the result of ``to_mesh`` in place of each tensor.
+
+    The tree may also have results of ``slice_mesh``.
+    """
     spec, parts = take_apart(tensors, (Tensor, MeshSliceTensor))
     return fill(spec, [part.to_mesh(*args, **kwargs) for part in parts])
 
 
 def slice_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``Tensor.slice_mesh`` of each tensor in the tree."""
+    """Return the tree with the result of ``Tensor.slice_mesh`` in place of each tensor."""
     return _of_each(tensors, lambda tensor: tensor.slice_mesh(*args, **kwargs))

@@ -14,7 +14,7 @@ from monarch.tensors.core.keys import compare_by_identity
 
 
 class TensorStream:
-    """A sequence of operations at the workers, beside those of other streams.
+    """A sequence of operations, which each worker runs in order, beside other sequences.
 
     Each tensor belongs to the stream that it was made in; ``borrow`` lends it to another.
     """
@@ -26,14 +26,17 @@ class TensorStream:
         self.number = next(TensorStream._numbers)
 
     def activate(self) -> Activation:
-        """Send operations to this stream from now on; as a context, until the block's end."""
+        """Send operations to this stream from now on.
+
+        As a context manager, it does so until the end of the block.
+        """
         return Activation(stream=self)
 
     def borrow(self, t: Any, mutable: bool = False) -> tuple[Any, Any]:
-        """Lend ``t`` to this stream: return the borrowed tensor and the ``Borrow`` to drop in the
-        end.
+        """Lend ``t`` to this stream.
 
-        Until then the stream that owns ``t`` may only read it, and with ``mutable`` not even that.
+        Returns the borrowed tensor, and the ``Borrow`` that ends the loan. Until ``Borrow.drop()``
+        the stream that owns ``t`` may only read it; if ``mutable``, it may not use ``t`` at all.
         Nothing is copied. Raises ``BorrowRefused``, a ``RuntimeError``, if an existing loan of
         ``t`` conflicts.
         """
@@ -63,9 +66,10 @@ ambient = _Ambient()
 
 
 class Activation:
-    """Makes a mesh or a stream active when it is created; as a context, until the block's end.
+    """Makes a mesh or a stream active when it is created.
 
-    So a notebook may activate without ``with``.
+    As a context manager, it does so until the end of the block. A notebook may activate a mesh
+    without ``with``.
     """
 
     def __init__(self, *, mode: Any = None, **values: Any) -> None:

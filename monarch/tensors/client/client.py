@@ -43,7 +43,7 @@ class HeldOperations:
 
     @property
     def flat_messages(self) -> dict[int, list[Any]]:
-        """Return the operations by the rank that will run them."""
+        """Return the operations that have not been sent, by the rank that will run them."""
         client, by_rank = self._client, defaultdict(list)
         ranks = {mesh.number: mesh.processes for mesh in client.everybody._meshes.values()}
         held: list[tuple[int, Any]] = []
@@ -58,7 +58,10 @@ class HeldOperations:
 
 
 class Client:
-    """Numbers templates and tensors, gathers records into batches, and records failures."""
+    """The connection of a controller to the workers of one proc mesh.
+
+    It numbers templates and tensors, gathers records into batches, and records failures.
+    """
 
     def __init__(
         self,
@@ -130,11 +133,11 @@ class Client:
     # Definitions
 
     def define(self, *definition: Any) -> int:
-        """Send a definition to the workers, and return its number."""
+        """Send a definition, such as a template or a mesh, to the workers; return its number."""
         return self._define(next(self._numbers), None, definition)
 
     def define_everybody(self, *definition: Any) -> None:
-        """Send a definition for the mesh of all workers, whose number is fixed."""
+        """Send the definition of the mesh of all workers, whose number is always ``EVERYBODY``."""
         self._define(EVERYBODY, None, definition)
 
     def define_template(self, template: Template, num_scalars: int, *definition: Any) -> Template:
@@ -150,8 +153,10 @@ class Client:
         return number
 
     def remember(self, key: Any, template: Template) -> None:
-        """Put a template into the cache; workers will forget the templates that are dropped for
-        it."""
+        """Put a template into the cache.
+
+        The workers will forget the templates that the cache drops to make room.
+        """
         self._forgotten += [dropped.number for dropped in self.cache.put(key, template)]
 
     def forget(self, template: Template) -> None:
@@ -171,7 +176,8 @@ class Client:
     def have_groups(self, mesh: int, dims: tuple[str, ...], use: tuple[str, int]) -> None:
         """Have the workers make the process groups along dimensions of a mesh, unless they exist.
 
-        Each ``use`` has groups of its own.
+        ``use`` names who communicates in them, such as the functions of one stream: each ``use``
+        has groups of its own.
         """
         self.meet()
         if (mesh, dims, use) not in self._groups:
@@ -185,14 +191,16 @@ class Client:
             return self._spawn_desk()
 
     def next_ticket(self) -> int:
-        """Return an unused ticket for a hand-over; each replay of a recording uses its tickets
-        again."""
+        """Return an unused ticket: the number of a slot through which a worker passes one value.
+
+        During a recording the ticket is negative, and each replay uses it again.
+        """
         return next(self._tickets) if self.recording is None else int(self.recording.next_ticket())
 
     # Sending
 
     def arm(self) -> None:
-        """Start the timer of the batch; called at its first operation."""
+        """Start the timer that sends the batch; called at the batch's first operation."""
         self._first = time.monotonic()
         if self._flusher is None:
             self._flusher = threading.Thread(
@@ -258,14 +266,14 @@ class Client:
                 self._settle(upto, answers.get())
 
     def take_frees(self, ints: list[int], refs: list[int]) -> None:
-        """Move the references of ``refs`` into a record of frees in ``ints``."""
+        """Move the references ``refs`` into a record of ``ints`` that frees them."""
         taken = refs[:]
         del refs[: len(taken)]
         ints += (0, len(taken), *taken)
 
     @property
     def recorder(self) -> HeldOperations:
-        """Return the operations that are not sent yet; Monarch has this name for them."""
+        """Return the operations that are not sent yet; upstream Monarch calls them ``recorder``."""
         return HeldOperations(self)
 
     # Answers
@@ -300,7 +308,10 @@ class Client:
         return answers.then(resolve)  # type: ignore[no-any-return]
 
     def _settle(self, upto: int, answered: Any) -> None:
-        """Add the failures in the ranks' answers to the log."""
+        """Record in the log that all ranks have passed batch ``upto``.
+
+        ``answered`` has their answers, which tell of failures.
+        """
         failures = [failure for failed, _ in answered.values() for failure in failed]
         with self.lock:
             self.log.settle(upto, failures)
@@ -331,7 +342,7 @@ class Client:
     def raise_unasked(self) -> None:
         """Wait for everything, and raise the first failure that the program has not seen.
 
-        All failures up to here count as seen afterwards.
+        Afterwards all failures before this call count as seen.
         """
         self.settle()
         unasked = [spoiler for spoiler in self.log.unasked if not spoiler.was_raised]
@@ -359,7 +370,7 @@ class Client:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold operations back within, except those that must be sent."""
+        """Send no operations during the ``with`` block, except those that must be sent at once."""
         self.num_held += 1
         try:
             yield

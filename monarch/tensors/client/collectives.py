@@ -33,7 +33,8 @@ def reduce(
 ) -> Any:
     """Issue a reduction; see ``Tensor.reduce``.
 
-    Raises ``KeyError``, ``ValueError`` or ``TypeError`` for arguments that do not fit.
+    Raises ``KeyError`` for an unknown dimension, and ``ValueError`` or ``TypeError`` if the
+    reduction is not possible for the tensor or ``out``.
     """
     if mesh is not None:
         raise NotImplementedError(
@@ -135,7 +136,8 @@ class MeshSliceTensor:
     def to_mesh(self, mesh: Any, stream: TensorStream | None = None) -> Tensor:
         """Copy the shards to another mesh; see ``Tensor.to_mesh``.
 
-        Raises ``ValueError`` for meshes that do not fit.
+        Raises ``ValueError`` if ``mesh`` is of other procs, lacks a dimension of the part, or has
+        another size along one.
         """
         tensor, source = self.tensor, self.slicing
         if not isinstance(mesh, MeshTrait):
@@ -166,7 +168,7 @@ class MeshSliceTensor:
 
 
 def _released(tensor: Tensor) -> int:
-    """Take the reference from a handle, and return it for another handle."""
+    """Return the reference of a handle, and take it away: the caller gives it to a new handle."""
     ref = tensor._ref
     assert ref is not None
     tensor._ref = None

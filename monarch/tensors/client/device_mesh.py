@@ -97,8 +97,11 @@ class DeviceMesh(MeshTrait):
         return self.slice(**dims)
 
     def process_idx(self) -> Tensor:
-        """Return a tensor with each member's rank among all workers, on the same mesh as
-        ``rank``."""
+        """Return a tensor with each member's rank among all workers.
+
+        Like the result of ``rank``, it is a tensor of the active mesh if that is a part of this
+        mesh.
+        """
         index = self._rank_tensor(None)
         for name, stride in zip(self.names, self.processes.strides, strict=True):
             index = index + self._rank_tensor(name) * stride
@@ -109,10 +112,10 @@ class DeviceMesh(MeshTrait):
         return self.processes.nditem([coordinates.get(name, 0) for name in self.names])
 
     def check_shard(self, shard: Mapping[str, int] | None) -> int:
-        """Return the rank of a shard: the first one if ``shard`` has no coordinates.
+        """Return the rank of the shard at the coordinates ``shard``; ``None`` is the first shard.
 
-        Raises ``ValueError`` if it has some of the coordinates only, ``IndexError`` if they are out
-        of range.
+        Raises ``ValueError`` if some of the coordinates are missing, and ``IndexError`` if they are
+        out of range.
         """
         if not shard:
             return self.processes.offset
@@ -156,8 +159,10 @@ class DeviceMesh(MeshTrait):
     # The active mesh and stream.
 
     def activate(self) -> Activation:
-        """Run the torch operations of this thread on this mesh, from this call on; as a context, to
-        its end."""
+        """Run the torch operations of this thread on this mesh from now on.
+
+        As a context manager, it does so until the end of the block.
+        """
         self.client.check_alive()
         return Activation(mesh=self, mode=AmbientMode())
 
@@ -169,12 +174,11 @@ class DeviceMesh(MeshTrait):
     # Ranks and groups
 
     def rank(self, dims: str | Dims) -> Tensor:
-        """Return a tensor with each member's rank along ``dims``, row by row if several; int64,
-        0-dim.
+        """Return an int64 tensor without dimensions that has each member's rank along ``dims``.
 
-        It is a tensor of the active mesh, if that is a part of this mesh.
-
-        Raises ``KeyError`` for a dimension that the mesh does not have.
+        Several dimensions are counted together, the last one fastest. The tensor is on the active
+        mesh if that is a part of this mesh, else on this mesh. Raises ``KeyError`` for a dimension
+        that the mesh does not have.
         """
         names = self._checked(dims)
         combined = self._rank_tensor(names[0] if names else None)
@@ -233,7 +237,7 @@ class DeviceMesh(MeshTrait):
         return lend_to_actors(tensor)
 
     def known_value(self, tensor: Tensor) -> Any:
-        """Return the number in a tensor if it follows from constants, else ``None``."""
+        """Return the number in a tensor if it was computed here from constants, else ``None``."""
         with _disable_current_modes():
             return None if tensor._known is None else tensor._known.item()
 
@@ -248,8 +252,10 @@ class DeviceMesh(MeshTrait):
             return storage.fakes[meta]
 
     def exit(self) -> None:
-        """Wait for all issued operations, and stop the workers. Raises the first failure not yet
-        seen."""
+        """Wait for all issued operations, and stop the workers.
+
+        Raises the first failure that the program has not seen.
+        """
         if ambient.mesh is not None and ambient.mesh.client is self.client:
             Activation(mesh=None)
         self.client.shutdown()
@@ -269,15 +275,18 @@ class DeviceMesh(MeshTrait):
 
 
 def users_of(stream: TensorStream) -> tuple[str, int]:
-    """Return the ``use`` of the process groups that remote functions get in a stream.
+    """Return the ``use`` under which remote functions of a stream get their process groups.
 
-    Streams run side by side, so that each needs groups of its own.
+    Streams run at the same time, so each stream needs groups of its own.
     """
     return ("users", stream.number)
 
 
 class RemoteProcessGroup:
-    """An argument that becomes a process group of torch.distributed in a remote function."""
+    """An argument of a remote function, in whose place the function gets a process group.
+
+    The process group is one of torch.distributed.
+    """
 
     def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
         self.device_mesh = mesh

@@ -138,7 +138,7 @@ def dispatch(
 
 
 def _forget_known(template: Template, tensors: Sequence[Tensor]) -> None:
-    """Mark the storages to which a call writes: their values are no longer known here."""
+    """Note that this process does not know the values of the tensors that a call writes to."""
     for position in template.mutates:
         tensors[position]._storage.is_known = False
 
@@ -158,11 +158,11 @@ def dispatch_function(
     on: Any = None,
     code: Callable[[], Any] | None = None,
 ) -> Any:
-    """Issue a function of the user's, on ``on`` or else the mesh of its tensors.
+    """Issue a remote function, on the mesh ``on``, the mesh of its tensors, or else the active one.
 
     ``where`` returns how workers load it, ``version`` differs from older code of the same name, and
-    ``propagate`` computes the results' shapes, from tensors without values. A recording stays valid
-    while ``code`` returns the same.
+    ``propagate`` computes the results' shapes, from tensors without values. A recording that calls
+    the function stays valid while ``code`` returns what it returned during the recording.
     """
     stream = ambient.stream
     # Workers have other process groups in each stream, for meshes and groups among the arguments.
@@ -193,9 +193,10 @@ def dispatch_function(
 def check_arguments(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
 ) -> list[Tensor]:
-    """Return the tensors of a call, and extend ``key``.
+    """Return the tensors of a call, and append what describes its arguments to ``key``.
 
-    Raises ``TypeError`` for tensors that the call cannot use.
+    Raises ``TypeError`` for tensors that are of different meshes, or not usable in the active
+    stream.
     """
     tensors = flatten_arguments(name, args, kwargs, key)
     stream = ambient.stream
@@ -208,9 +209,9 @@ def check_arguments(
 def flatten_arguments(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
 ) -> list[Tensor]:
-    """Return the tensors of a call, of any mesh and stream, and extend ``key``.
+    """Return the tensors of a call, and append what describes its arguments to ``key``.
 
-    Raises ``TypeError`` for a tensor that is not of a mesh.
+    The tensors may be of any mesh and stream. Raises ``TypeError`` for a tensor of this process.
     """
     tensors: list[Any] = []
     try:
@@ -232,8 +233,7 @@ def _refused(
 
 
 def _constant(local: torch.Tensor, mesh: Any) -> Tensor:
-    """Make a distributed tensor of a local one, whose contents are sent:
-    ``torch.tensor([...])``."""
+    """Return a distributed tensor that has a local tensor's values on each member."""
     with _disable_current_modes():
         value = local.detach().contiguous().clone()
         meta = meta_of(value)
@@ -260,7 +260,7 @@ def _item(tensor: Tensor) -> Any:
 
 
 def _knows_all(facts: OperatorFacts, tensors: Sequence[Tensor]) -> bool:
-    """Whether the result's value follows from the values of the inputs that are known here."""
+    """Return whether this process knows all numbers from which the result can be computed."""
     return (
         not facts.is_random
         and tensors[0].mesh.client.recording is None

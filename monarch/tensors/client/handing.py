@@ -46,7 +46,7 @@ class _TensorLoan:
 
 
 def has_failed(answer: Any) -> bool:
-    """Whether some receiver of a call may not have run it."""
+    """Return, from the answer to a call, whether some receiver may not have run the call."""
     if getattr(answer, "failure", None) is not None:
         return True
     return any(getattr(reply, "failed", True) for reply in getattr(answer, "answers", [answer]))
@@ -55,8 +55,8 @@ def has_failed(answer: Any) -> bool:
 def lend_to_actors(tensor: Tensor) -> Any:
     """Return the object that is pickled in place of a tensor when an endpoint is called.
 
-    Raises ``TypeError`` if no endpoint is being called, ``ValueError`` if the actors are in other
-    procs.
+    Raises ``TypeError`` if no endpoint is being called, and ``ValueError`` if an actor is not in a
+    proc of the tensor's mesh.
     """
     message = lending.being_pickled()
     if message is None:

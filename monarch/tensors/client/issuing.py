@@ -22,7 +22,7 @@ def issue(
     mesh: Any,
     stream: TensorStream,
 ) -> Any:
-    """Issue one operation, and return its result as the caller sees it."""
+    """Issue one operation, and return its handles in the structure that the operation returns."""
     storages = _written(template, tensors, mesh, stream) if template.mutates else _NO_STORAGES
     client = mesh.client
     if client.recording is not None:
@@ -116,7 +116,7 @@ def builtin(
     results: Sequence[Result] = (),
     mutates: tuple[int, ...] = (),
 ) -> Any:
-    """Issue an operation of this engine that torch does not have."""
+    """Issue an operation that torch does not have, such as a reduction over a mesh dimension."""
     client = mesh.client
     # The text, because True and 1 are equal.
     key = (repr(definition), tuple(results), mutates, len(tensors))

@@ -18,7 +18,7 @@ _NUMBERS = frozenset(("number", "Optional[number]", "float", "Optional[float]", 
 
 
 class OperatorFacts:
-    """The facts of one operator's schema."""
+    """What the dispatcher must know of a torch operator, read once from the operator's schema."""
 
     def __init__(self, func: Any) -> None:
         self.func = func
@@ -49,10 +49,7 @@ class OperatorFacts:
         self.written = tuple(written)
 
     def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments that the operator writes to.
-
-        The schema tells, since version counters do not move inside dispatch.
-        """
+        """Return the arguments that the operator writes to, according to its schema."""
         tensors: list[Any] = []
         for n, name in self.written:
             value = args[n] if n < len(args) else kwargs.get(name)

@@ -43,7 +43,10 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: Fals
 
 
 def fake_of(meta: Meta) -> torch.Tensor:
-    """Return a tensor without values that looks like ``meta``. Call it inside ``FAKE``."""
+    """Return a tensor without values that has the shape, strides, dtype and device of ``meta``.
+
+    Call it inside ``FAKE``, torch's mode for such tensors.
+    """
     if meta.offset == 0:
         return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
     base = torch.empty(meta.num_elements, dtype=meta.dtype, device=meta.device)
@@ -51,8 +54,10 @@ def fake_of(meta: Meta) -> torch.Tensor:
 
 
 def view_of(base: torch.Tensor, meta: Meta) -> torch.Tensor:
-    """Return a fake that looks like ``meta``, in the memory of ``base`` if it fits. Call inside
-    ``FAKE``."""
+    """Return a tensor without values that has the shape, strides and dtype of ``meta``.
+
+    It shares the memory of ``base`` if it fits into that. Call it inside ``FAKE``.
+    """
     num_bytes = meta.num_elements * meta.dtype.itemsize
     if base.dtype == meta.dtype and num_bytes <= base.untyped_storage().nbytes():
         return torch.as_strided(base, meta.size, meta.stride, meta.offset)
@@ -175,7 +180,12 @@ def of_function(
     kwargs: Mapping[str, Any],
     held: object,
 ) -> tuple[Template, CallSpec]:
-    """Make the template of a remote function. Its rule ``propagate`` maps fakes to fakes."""
+    """Make the template of a remote function.
+
+    The rule ``propagate`` gets tensors without values, and returns such tensors in place of the
+    results. ``held`` is an object that must live as long as the template. Raises ``TypeError`` if
+    the rule needs values.
+    """
     call = PropagatedCall(args, kwargs, frozenset())
     with _disable_current_modes(), FAKE:
         fakes = _with_aliases(call.tensors)
@@ -196,7 +206,10 @@ def of_function(
 
 
 def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
-    """Return fakes of the tensors, which share storage as the tensors do."""
+    """Return a tensor without values for each of ``tensors``.
+
+    The returned tensors share storage where ``tensors`` share memory.
+    """
     bases: dict[int, Any] = {}
     fakes = []
     for tensor in tensors:
@@ -208,7 +221,10 @@ def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
 
 
 def _as_fakes(result: Any) -> Any:
-    """Return a rule's result with fakes for the plain tensors that it made outside ``FAKE``."""
+    """Return a rule's result, with a fake for each real tensor in it.
+
+    A fake has a shape and no values, as the tensors have that a rule makes inside ``FAKE``.
+    """
     spec, tensors = take_apart(result, torch.Tensor)
     return fill(spec, [FAKE.from_tensor(t) if _is_real(t) else t for t in tensors])
 

@@ -33,14 +33,17 @@ _DROPPED = (
 
 
 class _Guard(NamedTuple):
-    """A number that was read while recording, which is valid only while the number is ``value``."""
+    """A number that ``fn`` read while it was recorded.
+
+    The recording is valid only while the number in ``tensor`` equals ``value``.
+    """
 
     tensor: Tensor
     value: Any
 
 
 class Recorder:
-    """Records the operations that one client would send."""
+    """Records the operations that one client would send without it."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -88,8 +91,10 @@ class Recorder:
         return base
 
     def next_ticket(self) -> int:
-        """Return a negative ticket: each recording starts from -1 again, as replays reuse
-        tickets."""
+        """Return a negative ticket, which each replay of the recording uses again.
+
+        Each recording counts from -1, so that two recordings of the same steps are equal.
+        """
         self._num_tickets += 1
         return -self._num_tickets
 
@@ -97,15 +102,24 @@ class Recorder:
         return _ref(tensor) >= self.start
 
     def made(self, tensor: Tensor) -> None:
-        """Register a handle that the recording made; it becomes invalid when the recording ends."""
+        """Register a handle that was made while recording.
+
+        It becomes invalid when the recording ends.
+        """
         self._made[_ref(tensor)] = weakref.ref(tensor)
 
     def guard(self, tensor: Tensor, value: Any) -> None:
-        """Register a number that was read: it may differ at a replay."""
+        """Register that ``fn`` read the number ``value`` from ``tensor``.
+
+        The recording is valid only while the number is the same.
+        """
         self.guards.append(_Guard(tensor, value))
 
     def uses(self, code: Callable[[], Any]) -> None:
-        """Register the code of a function that was called: a reload may change it."""
+        """Register the code of a function that was called.
+
+        The recording is valid until a reload changes the code.
+        """
         self.code.append((code, code()))
 
     def end(self) -> None:
@@ -201,8 +215,11 @@ class Recording:
             self._client.forget(self.template)
 
     def holds(self) -> bool:
-        """Whether the recording is still valid: the numbers that it read, and its functions, are
-        unchanged."""
+        """Return whether the recording is still valid.
+
+        It is valid while the numbers that ``fn`` read, and the functions that it called, are as
+        they were during the recording.
+        """
         return all(code() == recorded for code, recorded in self._code) and all(
             tensor._storage.is_known
             and tensor._known is not None
@@ -211,7 +228,7 @@ class Recording:
         )
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
-        """Issue the recording as one operation, with ``inputs`` as the arguments."""
+        """Issue the recording as one operation on ``inputs``, and return the function's results."""
         everything = [*inputs, *self.captured]
         for tensor in everything:
             refuse_unusable("compiled function", tensor, tensor.mesh, tensor.stream)
@@ -226,7 +243,10 @@ class Recording:
 
 
 class _AllStreams:
-    """The stream of recordings that use several: it waits for all streams, and they wait for it."""
+    """The stream of a recording that uses several streams.
+
+    It waits for all streams, and they wait for it.
+    """
 
     number = ALL_STREAMS
 
@@ -253,7 +273,7 @@ def _results(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Result
 
 
 def _shape(recorder: Recorder, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
-    """Return a form of the steps that is equal for two recordings that do the same."""
+    """Return the steps in a form that is equal for two recordings of the same operations."""
 
     def name(ref: int) -> tuple[str, int]:
         if ref >= recorder.start:

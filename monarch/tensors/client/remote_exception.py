@@ -34,8 +34,10 @@ class RemoteException(Exception):
 
 
 def exception_of(spoiler: Spoiler) -> RemoteException:
-    """Return a new exception each time: a raised one keeps its frames, and those keep their
-    tensors."""
+    """Return a new exception for a failure.
+
+    A raised exception keeps its frames, and thereby the frames' tensors: so none is used twice.
+    """
     spoiler.was_raised = True
     frames: Any = frames_of(spoiler.frames)
     return RemoteException(spoiler.failure.text, frames, spoiler.failure.rank)

@@ -13,9 +13,10 @@ from monarch.tensors.core.templates import FRESH, Result
 
 
 class Borrow:
-    """A loan of a tensor to another stream, which ends with ``drop()`` or as a context.
+    """A loan of a tensor to another stream.
 
-    The tensor's own stream waits until the other stream has finished its operations on it.
+    It ends with ``drop()``, or at the end of a ``with`` block. After that, the tensor's own stream
+    waits until the other stream has finished its operations on the tensor.
     """
 
     def __init__(self, tensor: Tensor, origin: Tensor) -> None:
@@ -72,7 +73,10 @@ def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, B
 
 
 def move(tensor: Tensor, stream: TensorStream) -> Tensor:
-    """Return a handle of ``stream`` for the same local tensors; drop ``tensor``, or lend it."""
+    """Return a handle of ``stream`` for the same local tensors.
+
+    Both handles share memory: the caller must drop ``tensor``, or lend it.
+    """
     mesh = tensor.mesh
     ticket = mesh.client.next_ticket()
     builtin(mesh, tensor.stream, ("hand",), [tensor], scalars=[ticket])

@@ -95,10 +95,11 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     ) -> Tensor:
         """Combine the shards along mesh dimensions ``dims`` (all of them for ``()``).
 
-        ``reduction`` is sum, avg, product, min, max, band, bor, bxor or stack. The result is the
-        same on all ranks along ``dims``. "stack" puts the shards side by side in a new first
-        dimension. ``scatter`` gives rank k the k-th row of the result: the first dimension
-        must have the size of the mesh dimension. ``out`` receives the result.
+        ``reduction`` is sum, avg, product, min, max, band, bor, bxor or stack. All ranks along
+        ``dims`` get the same result. "stack" puts the shards side by side in a new first dimension.
+        ``scatter`` gives rank k the k-th row of the result: the first dimension must have the size
+        of the mesh dimension. ``out`` receives the result. ``mesh`` must be ``None``: use
+        ``to_mesh`` for the result.
         """
         return self.mesh.reduce(  # type: ignore[no-any-return]
             self, dims, reduction, scatter=scatter, inplace=False, mesh=mesh, out=out
@@ -111,7 +112,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         scatter: bool = False,
         mesh: Any = None,
     ) -> Tensor:
-        """Like ``reduce``, in place."""
+        """Combine the shards as ``reduce`` does, in place, and return this tensor."""
         return self.mesh.reduce(  # type: ignore[no-any-return]
             self, dims, reduction, scatter=scatter, inplace=True, mesh=mesh, out=None
         )
@@ -129,9 +130,10 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def _fake(self) -> torch.Tensor:
-        """Return a tensor without values that looks like this one.
+        """Return a tensor without values that has the shape, strides, dtype and device of this one.
 
-        The fakes of tensors that share memory share it too; those with equal looks are one object.
+        Tensors that share memory get fakes that share memory. Of these, tensors with the same
+        ``Meta`` get the same fake.
         """
         return self.mesh.fake_of(self)
 
@@ -152,7 +154,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     __itruediv__ = torch.Tensor.div_
 
     def tolist(self) -> Any:
-        """Return the value of a tensor of one number that follows from constants.
+        """Return the number in a tensor if it was computed here from constants.
 
         Raises ``TypeError`` for all other tensors.
         """
@@ -164,7 +166,10 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         )
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Return a number that follows from constants. Raises ``TypeError`` for other tensors."""
+        """Return the number in a tensor if it was computed here from constants.
+
+        Raises ``TypeError`` for all other tensors.
+        """
         return self.tolist()
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +207,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
 
 def new_maker(meta: Meta) -> Callable[[], Any]:
-    """Return a function that makes handles with the looks of ``meta``."""
+    """Return a function that makes handles with the shape, dtype and device of ``meta``."""
     return functools.partial(
         _new,
         Tensor,
@@ -216,7 +221,10 @@ def new_maker(meta: Meta) -> Callable[[], Any]:
 
 
 def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: Any = None) -> Tensor:
-    """Make a handle with the looks of ``meta``. ``shared`` is a tensor whose memory it views."""
+    """Make a handle with the shape, dtype and device of ``meta``.
+
+    If ``shared`` is a tensor, the new handle views the memory of ``shared``.
+    """
     maker = meta.maker
     if maker is None:
         maker = meta.maker = new_maker(meta)
@@ -234,7 +242,7 @@ def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: An
 
 
 def update_meta(tensor: Tensor) -> None:
-    """Update a handle's looks after an operation has changed them."""
+    """Update the shape and strides of a handle after an operation has changed them."""
     tensor._meta = meta_of(tensor)
 
 

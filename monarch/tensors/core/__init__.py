@@ -3,7 +3,7 @@
 What to open:
 
     keys, specs   keys that are equal for equal calls; the arguments of a call as data
-    metas         the looks of a tensor
+    metas         the shape, strides, dtype and device of a tensor
     templates     calls without their tensors and numbers
     batch         how operations are gathered and encoded
     log           which results a failure spoils

@@ -43,7 +43,7 @@ class RecordSegment(msgspec.Struct, eq=False):
 
 
 class WireSegment(NamedTuple):
-    """A segment as a worker receives it."""
+    """The records for one mesh and one stream, as a worker decodes them from a batch."""
 
     mesh: int
     stream: int
@@ -52,7 +52,10 @@ class WireSegment(NamedTuple):
 
 
 def encode(definitions: Sequence[tuple[int, bytes]], segments: Sequence[RecordSegment]) -> bytes:
-    """Return a batch as bytes: 4 for each integer, or 8 if references have outgrown that."""
+    """Return a batch as bytes.
+
+    The integers of a segment take 4 bytes each, or 8 if one of them does not fit into 4.
+    """
     wire = []
     for segment in segments:
         ints = segment.ints
@@ -85,7 +88,7 @@ class FlushPolicy(NamedTuple):
     most_seconds: float = 0.005
 
     def seconds_left(self, first: float, now: float, num_new: int) -> float:
-        """Return how long a batch may still wait that began at ``first``.
+        """Return how many seconds a batch may still wait; its first operation came at ``first``.
 
         ``num_new`` is how many operations it has gained since the last call.
         """

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 
 class _Mark:
-    """An item of a key that no argument can be."""
+    """An item of a key that is equal to no argument, and so can say what the next items are."""
 
     __slots__ = ("_name",)
 
@@ -46,7 +46,10 @@ _NONE: frozenset[Any] = frozenset()
 
 
 class _Every(frozenset[Any]):
-    """A set that contains every position: all items of a list of numbers are numbers."""
+    """A set that contains every position.
+
+    It says that all items of a list of numbers are passed as numbers.
+    """
 
     def __contains__(self, position: object) -> bool:
         return True
@@ -76,12 +79,16 @@ CONTAINERS: dict[type, tuple[Callable[[Any], list[Any]], Callable[[Any], Any]]] 
 
 
 def look_into(kind: type, items: Callable[[Any], list[Any]], rebuild: Callable[[Any], Any]) -> None:
-    """Have objects of this class taken apart, as lists are; workers import ``rebuild`` by name."""
+    """Have tensors found inside objects of class ``kind``, as they are inside lists.
+
+    ``items`` returns what an object contains. ``rebuild`` makes an object of such a list; workers
+    import it by name.
+    """
     CONTAINERS[kind] = (items, rebuild)
 
 
 def compare_by_value(*kinds: type) -> None:
-    """Declare classes whose equal objects are the same argument to any function."""
+    """Declare classes whose equal objects are one and the same argument to any function."""
     _ATOMS.update(kinds)
 
 
@@ -93,7 +100,7 @@ def compare_by_identity(*kinds: type) -> None:
 def compare_by_state(kind: type, state: Callable[[Any], bytes]) -> None:
     """Have arguments of class ``kind`` compared by identity and by the bytes of ``state(object)``.
 
-    A call with an object whose state has changed since an earlier call is another call.
+    So a call does not match an earlier call with the same object if its state has changed since.
     """
     _STATES[kind] = state
 
@@ -213,7 +220,7 @@ class Flattener:
 
 
 def explain(key: Sequence[Any], cached: Sequence[Sequence[Any]]) -> str:
-    """Return in words how ``key`` differs from the most similar key in the cache."""
+    """Return in words how ``key`` differs from the most similar key in ``cached``."""
     if not cached:
         return "it is the first call of this operation"
 

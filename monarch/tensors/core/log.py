@@ -1,12 +1,12 @@
 """The log of sent operations, which shows what a failure spoils.
 
-It keeps the sent records, until every rank has passed them. When a rank reports that the record at
+It keeps the sent records until every rank has run them. When a rank reports that the record at
 (batch, segment, position) failed, its results are spoiled, and so is each tensor that it writes to,
-with all views of it; then all results that were computed from any of these, in the order of issue.
-This holds on all ranks: fetching the shard of another rank raises too.
+with all views of that tensor. Then all results that were computed from spoiled values are spoiled,
+in the order of issue. This holds on all ranks: fetching the shard of another rank raises too.
 
-References that are spoiled stay so until they are freed. Operations that are sent later and use
-them are spoiled as they are sent.
+A spoiled reference remains spoiled until it is freed. The results of an operation that uses it are
+spoiled as soon as the operation is sent.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Spoiler(msgspec.Struct, eq=False):
 class ValueWatch(msgspec.Struct, eq=False, weakref=True):
     """A caller that waits for the values of ``refs`` as they are after batch ``upto``.
 
-    ``spoiler`` is set as soon as it is known that one of the values is spoiled; the references may
-    have been freed by then.
+    ``spoiler`` is set as soon as one of the values is known to be spoiled. So the caller learns of
+    it even if the references have been freed meanwhile.
     """
 
     refs: frozenset[int]
@@ -57,8 +57,10 @@ _MOST_UNASKED = 64
 
 
 class IssueLog:
-    """The batches that some rank has not passed yet, and the references that are spoiled after
-    them."""
+    """The batches that some rank has not run yet, and the references that are spoiled.
+
+    A reference is spoiled if its value depends on an operation that failed.
+    """
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, list[RecordSegment]]] = deque()
@@ -90,8 +92,10 @@ class IssueLog:
         return watch
 
     def settle(self, upto: int, failures: Iterable[OpFailure]) -> None:
-        """Note that all ranks have passed batch ``upto``; ``failures`` are all their failures up to
-        it."""
+        """Record that all ranks have run batch ``upto`` and all before it.
+
+        ``failures`` are all their failures in these batches.
+        """
         new: dict[tuple[int, int, int], OpFailure] = {}
         for failure in sorted(failures):
             if self.settled < failure.batch <= upto:
@@ -154,7 +158,7 @@ class IssueLog:
 
 
 def _marked(used: Sequence[int], base: int, template: Template, storages: Any) -> list[int]:
-    """Return the references that an operation makes or writes to, with all views of them."""
+    """Return the references that an operation makes or writes to, and all views of their memory."""
     marked = list(range(base, base + template.num_out))
     marked += [used[position] for position in template.mutates]
     marked += [ref for storage in storages for ref in storage.refs or ()]

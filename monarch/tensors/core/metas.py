@@ -1,4 +1,4 @@
-"""The looks of a tensor, without its values. Equal looks are the same object."""
+"""The description of a tensor: shape, strides, dtype and device. Equal ones are the same object."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Meta(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def num_elements(self) -> int:
-        """Return how many elements the memory must have, from its begin to the last element."""
+        """Return how many elements the memory must have, from its beginning to the last element."""
         if not all(self.size):
             return 0
         steps = zip(self.size, self.stride, strict=True)
@@ -63,7 +63,7 @@ def _received(size: Any, stride: Any, *rest: Any) -> Meta:
 
 
 def meta_of(tensor: Any) -> Meta:
-    """Return the looks of a strided torch tensor."""
+    """Return the ``Meta`` of a strided torch tensor: its sizes, strides, dtype and device."""
     return intern_meta(
         tensor.size(),
         tensor.stride(),

@@ -31,7 +31,7 @@ WorkerOp = tuple[Any, CallSpec, Any]
 
 
 class RecordedStep(NamedTuple):
-    """An operation of a recording, in the form of a sent one."""
+    """An operation of a recording, with the numbers that a record in a batch also has."""
 
     number: int
     base: int

@@ -33,9 +33,9 @@ class CallSpec(NamedTuple):
 
 
 class SpecMaker:
-    """Takes the arguments of one call apart, in the same order as ``Flattener``.
+    """Takes the arguments of one call apart, in the order in which ``Flattener`` does.
 
-    ``kinds`` are the classes of tensors, ``numbers`` the same as for ``Flattener.flatten``.
+    ``kinds`` are the classes of tensors, and ``numbers`` is the parameter of ``Flattener.flatten``.
     """
 
     def __init__(self, kinds: type | tuple[type, ...], numbers: frozenset[Any]) -> None:

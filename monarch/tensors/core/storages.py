@@ -44,9 +44,9 @@ class Storage:
     borrowed_at = ""
 
     def share(self, first: int, ref: int, meta: Any = None) -> None:
-        """Add the tensor ``ref``, which views this memory too.
+        """Add the tensor ``ref``, which views this memory.
 
-        ``first`` is a tensor that has this memory already, and ``meta`` its looks.
+        ``first`` is a tensor that has this memory already, and ``meta`` describes its shape.
         """
         if self.refs is None:
             self.refs = {first}
@@ -54,7 +54,10 @@ class Storage:
         self.refs.add(ref)
 
     def all_refs(self, of: int) -> list[int]:
-        """Return the references of all tensors that view this memory; ``of`` is one of them."""
+        """Return the references of all tensors that view this memory.
+
+        ``of`` is a tensor that views it; it is the only one if none has been added by ``share``.
+        """
         return [of] if self.refs is None else sorted(self.refs | {of})
 
     def drop(self, where: str) -> None:
@@ -64,8 +67,8 @@ class Storage:
     def lend(self, where: str, *, mutable: bool) -> Storage:
         """Return the storage of a new borrow of this storage.
 
-        Raises ``BorrowRefused`` if it is lent with ``mutable``, or lent at all and ``mutable`` is
-        asked for.
+        Raises ``BorrowRefused`` if it is already lent with ``mutable``, or if it is lent at all and
+        the new borrow is ``mutable``.
         """
         if self.access == NOTHING or (mutable and self.access != READ_AND_WRITE):
             how = "mutably " if mutable else ""
@@ -84,7 +87,10 @@ class Storage:
         return borrow
 
     def give_back(self) -> None:
-        """End this borrow; with the last borrow, the origin may be read and written again."""
+        """End this borrow of a storage.
+
+        When the last borrow has ended, the storage that was lent may be read and written again.
+        """
         origin = self.origin
         assert origin is not None
         origin.num_borrows -= 1
@@ -94,6 +100,6 @@ class Storage:
 
 
 def alias_pattern(storages: list[Storage]) -> tuple[int, ...]:
-    """Return, for each storage, the index of the first one in the list that is the same."""
+    """Return, for each storage, the index at which the same storage first appears in the list."""
     first: dict[int, int] = {}
     return tuple(first.setdefault(id(storage), n) for n, storage in enumerate(storages))

@@ -58,7 +58,7 @@ class Template(msgspec.Struct, eq=False):
 
 
 class TemplateCache:
-    """The templates in use, by key. The templates that were not used for longest are dropped.
+    """The templates in use, by key. The least recently used templates are dropped.
 
     It has two halves: a template that is found in the older half moves to the younger one. So the
     usual case, a template of the younger half, costs one look-up.
@@ -76,8 +76,10 @@ class TemplateCache:
         return len(self.young) + len(self._old)
 
     def older(self, key: Any) -> Template | None:
-        """Return a template from the older half, or ``None``; the caller looks into ``young``
-        first."""
+        """Return a template from the older half, or ``None`` if it has none for the key.
+
+        The caller looks into ``young`` first.
+        """
         template = self._old.pop(key, None)
         if template is not None:
             self.young[key] = template
@@ -101,6 +103,6 @@ class TemplateCache:
         self._explained = []
 
     def explained(self) -> list[str]:
-        """Return why each call since ``explain_from_now`` was not found, and stop collecting."""
+        """Return why each call since ``explain_from_now`` missed the cache, and stop collecting."""
         reasons, self._explained = self._explained or [], None
         return reasons

@@ -1,4 +1,4 @@
-"""The actor's side of a hand-over; it runs in the actor's thread, when its call is unpickled."""
+"""How an actor gets the local tensor of a distributed tensor: its thread unpickles the call."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from monarch.tensors.worker.slots import Poison
 
 
 def arrive(ticket: int, end: int) -> Any:
-    """Return the local tensor that was handed over.
+    """Return the local tensor that the worker of this proc puts into slot ``ticket``.
 
-    ``end`` is the ticket to fill when the call ends, or 0. Raises ``RuntimeError`` if the tensor is
-    of a failed operation.
+    ``end`` is the slot to fill when the actor's call ends; 0 means none. Raises ``RuntimeError`` if
+    the operation that makes the tensor has failed.
     """
 
     def ended(result: Any, error: BaseException | None) -> Any:
@@ -32,7 +32,11 @@ def arrive(ticket: int, end: int) -> Any:
 
 
 def divert(args: tuple[Any, ...], ticket: int) -> tuple[Any, ...]:
-    """Return the arguments of a call, and have its result go to the worker of this proc."""
+    """Return the arguments of an actor call.
+
+    When the call ends, its result or error goes to slot ``ticket``, where the worker of this proc
+    takes it.
+    """
 
     def ended(result: Any, error: BaseException | None) -> Any:
         slots.put(ticket, (result, error))

@@ -29,7 +29,10 @@ _OPERATIONS = {
 
 
 class TensorLooks(NamedTuple):
-    """The looks of the tensor that a rank contributes, from which a stand-in can be made."""
+    """The size, dtype and device of the tensor that a rank contributes.
+
+    After a failure, a tensor of zeros with these is contributed in its place.
+    """
 
     size: tuple[int, ...]
     dtype: Any
@@ -103,12 +106,15 @@ class Reduction:
 
 
 def _by_host(work: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return ``work`` so that it works on a copy in the host's memory."""
+    """Return a function that runs ``work`` on a copy of its argument in the host's memory.
+
+    It copies the result back to the argument's device.
+    """
     return lambda tensor: work(tensor.cpu()).to(tensor.device)
 
 
 def fans_of(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
-    """Return the sorted ranks of each sender and its receivers, for senders to several ranks."""
+    """Return, for each rank that sends to several other ranks, its own rank and theirs, sorted."""
     targets: dict[int, set[int]] = {}
     for a, b in pairs:
         if a != b:
@@ -122,8 +128,9 @@ _MOST_SENDS = 16
 class LateSends(threading.local):
     """The sends of this thread that may not have been received, each with a copy of its buffer.
 
-    If there are too many, it waits for the oldest: its receiver comes to it whatever this rank does
-    next, since that is later in the program.
+    If there are too many, ``add`` waits for the oldest. That cannot deadlock: all ranks run the
+    program in the same order, so the receiver needs no later operation of this rank to come to its
+    receive.
     """
 
     def __init__(self) -> None:
@@ -146,9 +153,9 @@ late_sends = LateSends()
 class Passage:
     """Copies between ranks, as ``pairs`` (sender, receiver); this rank need not be among them.
 
-    A rank that sends to several broadcasts in its group of ``groups``. Other pairs use their group
-    of ``pair_groups``; pairs without a group separate their streams by ``tag``. ``by_host`` copies
-    through the host's memory.
+    ``groups`` has a group for each rank that sends to several receivers: that rank broadcasts in
+    it. Other pairs use their group in ``pair_groups``, or else the default group with the tag
+    ``tag``. ``by_host`` copies through the host's memory.
     """
 
     def __init__(

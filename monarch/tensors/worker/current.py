@@ -32,8 +32,10 @@ _scope = _GroupScope()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Have groups that arrive in this thread be groups of this worker only, within: the other
-    workers do not run the code."""
+    """During the ``with`` block, have this thread receive process groups of this worker alone.
+
+    It is for code that the other workers do not run.
+    """
     _scope.is_alone = True
     try:
         yield
@@ -75,14 +77,14 @@ class WorkerMesh:
         self.dims = {name: WorkerDim(coordinates[name], sizes[name]) for name in shape.names}
 
     def alone(self) -> WorkerMesh:
-        """Return the same member of the mesh, with groups of this worker only."""
+        """Return the same member of the mesh, with process groups of this worker alone."""
         return WorkerMesh(self.shape, self._use, is_alone=True)
 
     def group(self, *dims: str) -> Any:
-        """Return the process group along one dimension, or along several if the program has called
-        ``process_group(dims)`` for them.
+        """Return the process group along one dimension, or along several.
 
-        Raises ``KeyError`` for others.
+        For several, the program must have called ``process_group(dims)``; else ``KeyError`` is
+        raised.
         """
         worker = _current[0]
         if self._is_alone:

@@ -31,7 +31,11 @@ _ASK_GRAD_MODE = frozenset(("aten.mkldnn_rnn_layer.default",))
 
 
 class Operation:
-    """A template as a worker has it."""
+    """What this worker runs for one template.
+
+    It also has what takes part in the operation's collectives, in its place, if the operation
+    fails.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class WorkerDefinitions:
             self.operations[number] = _failing(error, *counts)
 
     def forget(self) -> None:
-        """Remove the operations that are outdated."""
+        """Remove the operations that the controller has told this worker to forget."""
         for number in self.outdated:
             self.operations.pop(number, None)
         self.outdated = []
@@ -186,8 +190,10 @@ class WorkerDefinitions:
         return value
 
     def _lend(self, ranks: tuple[int, ...], copies: bool) -> Operation:
-        """Return the operation that hands a tensor to an actor of this proc; other ranks do
-        nothing."""
+        """Return the operation that hands a tensor to an actor of this proc.
+
+        It does nothing on workers that are not in ``ranks``. ``copies`` hands over a copy.
+        """
         is_mine = self._rank in ranks
 
         def lend(ticket: int, value: Any) -> None:
@@ -210,8 +216,10 @@ class WorkerDefinitions:
         return Operation(await_actor, CallSpec([("s", 0)], [], 0, 1, []))
 
     def _results(self, paths: list[tuple[Any, ...]], num_in: int) -> Operation:
-        """Return the operation that takes the actor's result apart. Its inputs are those of the
-        call."""
+        """Return the operation that waits for the result of an actor's call and takes it apart.
+
+        ``paths`` are where tensors are in the result; ``num_in`` is how many tensors the call got.
+        """
 
         def results(ticket: int) -> Any:
             value, error = slots.take(ticket)

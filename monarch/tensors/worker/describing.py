@@ -16,7 +16,7 @@ from monarch.tensors.worker.definitions import resolve, tensors_in
 
 
 class _DescribedTensor(NamedTuple):
-    """The looks of a result, and the input or the earlier result whose memory it views."""
+    """The shape and dtype of a result, and the input or earlier result whose memory it views."""
 
     meta: Meta
     of_input: int | None
@@ -79,7 +79,10 @@ def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _by_reference(value: Any, memo: dict[int, Any]) -> dict[int, Any]:
-    """Fill ``memo`` with the objects that are not copied: all but tensors and plain containers."""
+    """Fill ``memo`` with the objects that are not copied, and return it.
+
+    These are all objects but tensors and plain containers.
+    """
     if isinstance(value, (list, tuple)):
         for item in value:
             _by_reference(item, memo)

@@ -68,7 +68,10 @@ class Executor:
                 self._device.put_before_own(lane.stream)  # A drained lane has only issued its work.
 
     def come_to_rest(self) -> None:
-        """Like ``drain``, but do not raise if a lane has ended: the next ``drain`` raises that."""
+        """Wait until all lanes are idle, or one has ended with an error.
+
+        Such an error is not raised here; the next ``drain`` raises it.
+        """
         with self._moved:
             self._moved.wait_for(lambda: have_come_to_rest(self._lanes.values()))
 
@@ -135,8 +138,11 @@ class Executor:
         return i + 2 + num_in
 
     def _stand_in(self, operation: Operation, line: int, is_poisoned: bool) -> None:
-        """Take part in the collectives that a failed operation has not reached, as the other ranks
-        wait there."""
+        """Take part in the collectives that a failed operation has not reached.
+
+        The other ranks wait in these collectives. ``line`` is where the operation's program has
+        failed; ``is_poisoned`` means that it failed since an input was of a failed operation.
+        """
         step = operation.program.step_at(line)
         for at, act in operation.stand_ins:
             # A collective whose input was poisoned has not begun; one that raised itself has.

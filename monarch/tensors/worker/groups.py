@@ -39,8 +39,10 @@ class MeshShape(NamedTuple):
         return list(dict.fromkeys(self.peers(rank, dims) for rank in members))
 
     def peers(self, rank: int, dims: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the ranks that differ from ``rank`` along ``dims`` alone, in the order of
-        ``dims``."""
+        """Return the ranks whose coordinates differ from those of ``rank`` along ``dims`` alone.
+
+        They include ``rank``, and are in the order of ``dims``.
+        """
         coordinates = self.coordinates(rank)
         assert coordinates is not None
         sizes = dict(zip(self.names, self.sizes, strict=True))
@@ -58,8 +60,8 @@ class MeshShape(NamedTuple):
 class ProcessGroups:
     """The process groups of one worker.
 
-    Torch names a group by the number of groups made before it. So every worker makes every group,
-    also groups without it, as the definitions arrive: on one thread, in the same order everywhere.
+    Torch names a group by the number of groups made before it. So all workers make all groups, even
+    those that they are no members of, on one thread and in the order of the definitions.
     """
 
     def __init__(self, rank: int, world: int) -> None:
@@ -83,17 +85,19 @@ class ProcessGroups:
 
     @property
     def go_by_host(self) -> bool:
-        """Whether GPU memory is sent by way of the host's: ranks that share a GPU use gloo, which
-        does not carry GPU memory for each collective."""
+        """Return whether collectives of GPU tensors go through the host's memory.
+
+        They do where ranks share a GPU: these use gloo, which does not support GPU memory for each
+        collective.
+        """
         if not torch.cuda.is_available() or not dist.is_initialized():
             return False
         return "nccl" not in dist.get_backend_config()
 
     def make(self, all_ranks: Iterable[tuple[int, ...]], use: Hashable) -> None:
-        """Make the groups of these ranks for ``use``: a stream's own collectives, or the user's
-        functions.
+        """Make the groups of these ranks for ``use``, such as the collectives of a stream.
 
-        Two uses of one group would receive each other's messages.
+        Each ``use`` needs groups of its own: two would receive each other's messages.
         """
         for ranks in all_ranks:
             if (ranks, use) not in self._made:
@@ -101,7 +105,10 @@ class ProcessGroups:
                 self._made[ranks, use] = group if self._rank in ranks else None
 
     def of(self, ranks: tuple[int, ...], use: Hashable) -> Any:
-        """Return a group that was made. Raises ``KeyError`` if it was not."""
+        """Return the group that ``make`` has made of these ranks for ``use``.
+
+        Raises ``KeyError`` if there is none.
+        """
         return self._made[ranks, use]
 
     def alone(self) -> Any:
@@ -112,11 +119,10 @@ class ProcessGroups:
         return self._alone
 
     def meet(self, host: str, port: int) -> None:
-        """Join torch.distributed with all workers; each worker does so at the same place in its
-        order.
+        """Join torch.distributed with all workers.
 
-        Raises ``RuntimeError`` if this process has joined torch.distributed already, as another
-        rank.
+        Each worker must do so at the same place in the order of definitions. Raises
+        ``RuntimeError`` if this process has joined torch.distributed already, as another rank.
         """
         if dist.is_initialized():
             if (dist.get_rank(), dist.get_world_size()) != (self._rank, self._world):

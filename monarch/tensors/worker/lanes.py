@@ -21,22 +21,28 @@ _CLOSE_SECONDS = 5.0
 
 
 class Device:
-    """The CPU, on which an operation is done when its thread returns: streams need no care."""
+    """The CPU: a device without streams. ``Cuda`` overrides the methods.
+
+    An operation on the CPU is done when its function returns, so that there is nothing to wait for.
+    """
 
     def stream(self) -> Any:
-        """Return a new stream of the device."""
+        """Return a new stream of the device; ``None`` for the CPU."""
         return None
 
     def own(self) -> Any:
-        """Return the device's default stream."""
+        """Return the device's default stream; ``None`` for the CPU."""
         return None
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
-        """Make the stream this thread's current one within."""
+        """Return a context in which ``stream`` is this thread's current stream."""
         return contextlib.nullcontext()
 
     def mark(self) -> Any:
-        """Return a mark behind the work that the current stream has so far."""
+        """Return a mark for ``await_mark``, behind the work that the current stream has so far.
+
+        It is ``None`` for the CPU.
+        """
         return None
 
     def await_mark(self, mark: Any) -> None:
@@ -95,7 +101,7 @@ class Cuda(Device):
 
 
 class StreamLane:
-    """One stream: its own thread does the work that is put, in order.
+    """A stream of a worker, whose thread does the work that ``put`` gets, in order.
 
     Lanes that may wait for each other share one ``moved``, which is notified when a lane has
     advanced.
@@ -148,7 +154,8 @@ class StreamLane:
 def drain_all(lanes: Collection[StreamLane], moved: threading.Condition) -> None:
     """Wait until all lanes have done their work.
 
-    If a lane has ended with an error, raise it at once: others may wait for it for ever.
+    If a lane has ended with an error, the error is raised at once, as other lanes may wait for that
+    lane for ever.
     """
     with moved:
         moved.wait_for(lambda: have_come_to_rest(lanes))
@@ -167,7 +174,10 @@ def _ended(lanes: Collection[StreamLane]) -> BaseException | None:
 
 
 def _as_call(work: Callable[[], None]) -> None:
-    """Run the work of a lane as a call of its own, so that observers of held calls see it end."""
+    """Run the work of a lane as a call of its own.
+
+    So whoever looks at held calls sees when the work has ended.
+    """
     now = running.get()
     if now is None:
         work()

@@ -61,17 +61,17 @@ def call_method(key: torch.Tensor, name: str, args: Any, kwargs: Any) -> Any:
 def describe_module(key: torch.Tensor, number: int) -> tuple[list[torch.Tensor], list[bool]]:
     """Return the parameters of a module, without copies, and which of them require grad.
 
-    ``number`` keeps modules apart in the cache of templates: all keys look the same.
+    ``number`` differs between modules, as their keys do not: without it they would share a
+    template.
     """
     parameters = list(ObjectKey.held(key).parameters())
     return [p.detach() for p in parameters], [p.requires_grad for p in parameters]
 
 
 def module_backward(key: torch.Tensor, gradients: Any, like: Any) -> Any:
-    """Return the gradients of a forward's inputs; ``key`` is what ``module_forward`` returned for
-    it.
+    """Run the backward of a forward, and return the gradients of the forward's inputs.
 
-    ``like`` is for the shape rule only.
+    ``key`` is what ``module_forward`` returned. ``like`` is not used here: the shape rule reads it.
     """
     return ObjectKey.held(key)(gradients)
 

@@ -10,7 +10,7 @@ _MOST_BYTES = 8192
 
 
 class PackedTensor(NamedTuple):
-    """A tensor as bytes; ``dtype`` is its name."""
+    """The bytes of a tensor; ``dtype`` is the name of its dtype."""
 
     octets: bytes
     dtype: str

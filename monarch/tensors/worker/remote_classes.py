@@ -22,7 +22,7 @@ class WorkerRemoteClass:
 
     @classmethod
     def remote_init(cls, ident: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Make the object ``ident``; it lives as long as the returned tensor."""
+        """Create the object of number ``ident``; it lives as long as the returned tensor."""
         instance = cls(*args, **kwargs)
         WorkerRemoteClass._objects[ident] = instance
         return ObjectKey.hold(instance)

@@ -21,11 +21,11 @@ POISON = Poison()
 
 
 class Poisoned(Exception):
-    """An operation got a value that had failed before."""
+    """An operation got an input that comes from an operation that failed."""
 
 
 def refuse_poison(*values: Any) -> None:
-    """Raise ``Poisoned`` if one of ``values`` has failed before."""
+    """Raise ``Poisoned`` if one of ``values`` comes from an operation that failed."""
     for value in values:
         if type(value) is Poison:
             raise Poisoned("what this needs has failed before")

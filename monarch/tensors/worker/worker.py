@@ -54,7 +54,10 @@ class TensorWorker(Actor):
 
     @endpoint
     def fetch(self, ranks: tuple[int, ...], refs: list[int]) -> tuple[Any, Any]:
-        """Return the failures here so far, and on the requested ranks the values of ``refs``."""
+        """Return the failures of this worker so far, and the values of ``refs``.
+
+        On ranks that are not in ``ranks`` the second result is ``None``.
+        """
         failures = self._executor.failures()
         if self._rank not in ranks:
             return failures, None
@@ -81,12 +84,14 @@ class TensorWorker(Actor):
 
 
 class HandOverDesk(Actor):
-    """An actor beside the worker, never busy, that learns of calls which will not end in this
-    proc."""
+    """An actor beside the worker, which is never busy.
+
+    It fills the slots of actor calls that may never run in this proc.
+    """
 
     @endpoint
     def give_up(self, tickets: list[int], value: Any) -> None:
-        """Put ``value`` into slots that nobody else may fill."""
+        """Put ``value`` into the slots ``tickets``, unless they are filled already."""
         for ticket in tickets:
             slots.put(ticket, value)
 
@@ -99,11 +104,11 @@ def _to_cpu(value: Any) -> Any:
 
 @contextlib.contextmanager
 def staying_on(device: int | None) -> Iterator[None]:
-    """Have ``torch.cuda.set_device`` raise ``ValueError`` for any device but this one, within.
+    """During the block, have ``torch.cuda.set_device`` raise ``ValueError`` for another device.
 
-    ``None`` is a worker without a device. The device belongs to the thread, and later operations
-    run in the same thread: a remote function that chose another would move them all. Other threads
-    of the process are not affected.
+    ``None`` is a worker without a device. Torch's current device belongs to the thread, which runs
+    later operations too: a remote function that chose another device would move all of them. Other
+    threads of the process are not affected.
     """
     token = _held.set(device)
     try:
@@ -113,8 +118,7 @@ def staying_on(device: int | None) -> Iterator[None]:
 
 
 def watch_set_device() -> None:
-    """Make ``torch.cuda.set_device`` of this process check ``staying_on``. It may be called
-    again."""
+    """Make ``torch.cuda.set_device`` of this process check ``staying_on``, once."""
     chosen = torch.cuda.set_device
     if hasattr(chosen, "asks_worker"):
         return

@@ -22,7 +22,7 @@ class VerbsFailed(Exception):
 
 @contextlib.contextmanager
 def failing_by(error: type[Exception] | tuple[type[Exception], ...]) -> Iterator[None]:
-    """Raise ``VerbsFailed`` in place of errors of a binding, within."""
+    """Raise ``VerbsFailed`` in place of errors of the class ``error`` that the block raises."""
     try:
         yield
     except error as refusal:
@@ -127,8 +127,10 @@ class VerbsDevice(Protocol):
         memory)."""
 
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> MemoryKeys:
-        """Register GPU memory by its exported descriptor; its addresses are those of this
-        process."""
+        """Register GPU memory by its exported descriptor.
+
+        Work requests use its ``address`` in this process.
+        """
 
     def queue_pair(self, most_work: int) -> QueuePair: ...
 

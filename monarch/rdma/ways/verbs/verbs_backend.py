@@ -67,9 +67,9 @@ class _Connection:
     is_broken: bool = False
 
     def close(self) -> None:
-        """Close it now or, if a transfer is running, when that ends: its thread calls this again.
+        """Close the connection, without waiting. Any thread may call it.
 
-        Any thread may call it; it never waits.
+        If a transfer is running, its thread closes the connection at the transfer's end.
         """
         self.is_broken = True
         if self.lock.acquire(blocking=False):
@@ -81,7 +81,10 @@ class _Connection:
 
 
 class Verbs:
-    """Both roles of this process: its device, and its connections as a reader and as an owner."""
+    """The backend over RDMA devices, of this process both as a reader and as an owner.
+
+    It has the device, the connections in both directions, and the keys of registered memory.
+    """
 
     name = "ibverbs"
 
@@ -159,8 +162,10 @@ class Verbs:
         move: Callable[[_Connection, tuple[int, int]], T],
         deadline: float,
     ) -> T:
-        """Call ``move`` with a connection and the remote keys; if the connection fails, once more
-        with a new one."""
+        """Call ``move`` with a connection and the remote keys, and return its result.
+
+        If the connection fails, ``move`` is called once more with a new connection.
+        """
         errors: list[VerbsFailed] = []
         while len(errors) < 2:
             try:
@@ -245,7 +250,8 @@ class Verbs:
     ) -> None:
         """Copy between runs of this process and of the owner.
 
-        A large run is registered for the copy; others go by way of the connection's own memory.
+        A single large run is registered for the copy. Other runs are copied through the memory that
+        the connection has registered.
         """
         total = sum(length for _, length in ours)
         if len(ours) == 1 and total > _SMALL_BYTES:
@@ -372,7 +378,10 @@ class Verbs:
         return {}
 
     def forget(self, uid: Uid, how: Gone) -> None:
-        """Close the connections of a process that is gone, and end its writes."""
+        """Close the connections with a process that is gone.
+
+        The memory that it was writing is released.
+        """
         with self._lock:
             connection, pair = self._connections.pop(uid, None), self._served.pop(uid, None)
             writing = [key for key in self._writing if key[0] == uid]
