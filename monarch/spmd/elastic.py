@@ -109,7 +109,11 @@ def _steps(
     master_port: int | None,
     use_ipaddr: AddrType | None,
 ) -> Generator[Future[Any], Any, None]:
-    """Yield the calls of the set-up, one after the other; the caller sends back each answer."""
+    """Give every proc the environment of ``torch.distributed``, as a generator of calls to await.
+
+    It yields the future of each call; the caller sends back the result. So sync and async callers
+    share this code.
+    """
     if (master_addr is None) != (master_port is None):
         raise AssertionError("give both of master_addr and master_port, or neither")
     actors = proc_mesh.spawn("spmd", SPMDActor)

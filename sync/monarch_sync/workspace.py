@@ -52,7 +52,7 @@ class Folder:
         return True
 
     def remote_of(self, relative: str) -> str:
-        """Return the manifest path of a path relative to this folder."""
+        """Return the path in the manifest of a path that is relative to this folder."""
         if not self.remote:
             return relative
         return f"{self.remote}/{relative}" if relative else self.remote

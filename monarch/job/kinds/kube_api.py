@@ -54,9 +54,10 @@ class KubeConfig:
 
     @classmethod
     def from_config(cls, config: Any, context: str | None = None) -> KubeConfig:
-        """Use the API server and user of a mapping with the contents of a kubeconfig file.
+        """Return the configuration in ``config``: a mapping with the contents of a kubeconfig file,
+        or a ``kubernetes.client.Configuration``, of which the present token is kept.
 
-        Or of a ``kubernetes.client.Configuration``, with the token that it has now.
+        ``context`` is the kubeconfig context to use; None: its ``current-context``.
         """
         mapping = config if isinstance(config, Mapping) else _kubeconfig_of(config)
         return cls(config=mapping, context=context)

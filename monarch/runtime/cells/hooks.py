@@ -80,10 +80,11 @@ class Hooks:
         conclude: Callable[[str], None],
         give_up: Callable[[], None],
     ) -> None:
-        """Run ``__cleanup__``, then ``conclude`` with its error, or "" without one.
+        """Run the actor's ``__cleanup__``, then call ``conclude`` with the reason of its failure,
+        "" if none.
 
-        The hook has ``cleanup_timeout_seconds``. A hook that hangs keeps its thread, but the end
-        does not wait for it: ``conclude`` and ``give_up`` are then called on another thread.
+        It may take ``cleanup_timeout_seconds``. If it still blocks its thread then, ``conclude`` is
+        called on another thread, followed by ``give_up``, which is called only in that case.
         """
         seconds = settings().cleanup_timeout_seconds
         once = threading.Lock()

@@ -99,7 +99,10 @@ def remove_job_directory(path: str) -> None:
 
 
 def _job_of(path: str) -> str:
-    """Return the job's directory, which contains those of its hosts."""
+    """Return the directory of the job to which the directory ``path`` belongs.
+
+    ``path`` is the job's own directory, or that of one of its hosts, which lies in it.
+    """
     above = os.path.dirname(path)
     return above if os.path.basename(above).startswith("job-") else path
 

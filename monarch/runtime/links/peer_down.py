@@ -108,7 +108,11 @@ class PeerDown:
         return failure if self._book.mark_down(down.uid, failure) else None
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
-        """Return the known procs of lost hosts, which are peers or members of a tree."""
+        """Return a ``ProcDown`` for each proc that is lost with one of the ``hosts``.
+
+        It covers the procs that this process knows: its peers, and those to which it sends along
+        trees of hosts.
+        """
         peers = self._book.peers
         procs_down = []
         for down in hosts:

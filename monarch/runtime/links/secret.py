@@ -41,8 +41,10 @@ def take_secret() -> bytes | None:
 
 
 def _erase(name: str) -> None:
-    """Overwrite the value of a variable in the memory that the kernel shows; removing the variable
-    leaves the text there."""
+    """Overwrite an environment variable's value with "x" where ``/proc/PID/environ`` shows it.
+
+    Removing the variable from ``os.environ`` would leave the value there.
+    """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
     value = libc.getenv(name.encode())

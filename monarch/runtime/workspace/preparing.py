@@ -211,7 +211,13 @@ class Preparing:
     def of_class(
         self, plan: ReloadPlan, live: type, upgrade: Upgrade, *, adds_globals: bool
     ) -> Preparation:
-        """Prepare the exchange of a ``live`` class for the new one."""
+        """Return a prepared upgrade of the actor class ``live`` to the class that ``upgrade`` has
+        as a pickle.
+
+        Nothing changes before it is committed. ``adds_globals``: the module values that the new
+        methods read are added to the globals of the live methods. Raises ``ReloadError`` if the new
+        class cannot be loaded.
+        """
         try:
             staged, number = load_afresh(upgrade.pickled)
         except Exception as error:

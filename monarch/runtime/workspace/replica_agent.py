@@ -134,7 +134,9 @@ class ReplicaAgent:
         return ""
 
     def _state(self) -> tuple[int, str]:
-        """Return the generation here and its digest, written by us or by another host."""
+        """Return the generation and digest of this host's folder, written by this host or by
+        another that shares it.
+        """
         replica, folder = self._replica, self._folder
         if replica is None or folder.generation > replica.generation:
             return folder.generation, folder.digest

@@ -270,8 +270,10 @@ class Propagation:
         return self.plans[module].marks.get(root_of(dotted)) is DirtyMark.VALUE
 
     def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> DirtyMark | None:
-        """Return the mark that a name gets from the name that it is imported from; None if the edit
-        does not affect that name, or if the import brings a module."""
+        """Return how the edit affects a ``name`` that a module imports from ``source``.
+
+        None: it does not affect the name, or what is imported is a module.
+        """
         owner, inner = source
         if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":
             return None

@@ -134,8 +134,12 @@ def _part(star: Statement, pair: tuple[str, str]) -> Statement:
 def bring(
     statements: Sequence[Statement], index: int, source: ModuleType, namespace: dict[str, Any]
 ) -> None:
-    """Run the star import ``index``, or the part of one that binds a single name. A name that the
-    source does not export any more is removed, unless an earlier statement binds it."""
+    """Bind in ``namespace`` what the star import ``statements[index]`` brings from ``source``.
+
+    If the statement lists the names that it brings (``brought``), only these are bound; one that
+    ``source`` no longer exports is removed, unless an earlier statement binds it. Else all exported
+    names are bound, except those that a later statement binds.
+    """
     exported = exports(_names_of(source))
     statement = statements[index]
     if statement.brought is None:

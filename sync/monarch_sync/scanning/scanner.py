@@ -141,9 +141,11 @@ class Scanner:
                 self._rescan_some(folder, parent, relatives, changed, removed)
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
-        """Return the manifest with the renamed folders under their new names, and the old and new
-        paths of these folders, which need no look then; None if all touched paths must be looked
-        at."""
+        """Apply folder renames, as (old, new) paths, to the manifest without a scan of the folders.
+
+        Returns the new manifest, and the paths that therefore need no scan. None: there are no
+        renames, or one of them cannot be applied, so that all touched paths must be scanned.
+        """
         assert self.manifest is not None
         if not moves or self._looking.readings.has_links:
             return None

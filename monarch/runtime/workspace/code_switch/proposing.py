@@ -17,7 +17,7 @@ from monarch.wire.message import SwitchOrder
 
 
 class OwnerLost(MonarchError):
-    """The owner is gone."""
+    """Raised by a call to an ``Owner`` whose process is down; its procs are lost with it."""
 
 
 class Owner(Protocol):

@@ -97,7 +97,12 @@ class Sharing:
     def share(
         self, node: Node, host: ProcAddress, generation: int, digest: str, changes: bytes
     ) -> Promise[Response[FilesNow]]:
-        """Ask a host to check what another host has written to its folder."""
+        """Ask a host, into whose folder another host writes, whether the folder has this state now.
+
+        ``changes`` are paths and digests of the changed files, as the method ``changes`` returns
+        them. The answer is the state of the host's files, and an error if it is not the expected
+        one.
+        """
         folders = tuple(folder.remote for folder in self._workspace.folders)
         return node.ask(host, Share(generation, digest, folders), changes)
 

@@ -389,7 +389,9 @@ class WorkspacePush(Purpose):
         self._without_failed(self._all_hosts)
 
     def _bring_here(self, scan: Scan) -> None:
-        """Show the files in the local replicas; a failure becomes an error of the report."""
+        """Write the state in ``scan`` to the replicas on this machine; a failure is added to the
+        report's errors.
+        """
         if why := self._local_replicas.bring(scan, self._memory.scanner.contents):
             self.report.errors.append(why)
 
