@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -442,7 +443,17 @@ def _check(leaked: Callable[[], object], what: str) -> None:
         try:
             wait_for(lambda: not leaked())  # A large process ends slowly where many work.
         except AssertionError:
-            pytest.fail(f"left behind: {what} {leaked()}")
+            pytest.fail(f"left behind: {what} {leaked()}{_stacks() if what == 'threads' else ''}")
+
+
+def _stacks() -> str:
+    """What every thread does now, on lines of its own."""
+    frames = sys._current_frames()
+    return "".join(
+        f"\n{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+        for thread in threading.enumerate()
+        if thread.ident in frames
+    )
 
 
 def _stop_what_was_spawned() -> None:

@@ -118,20 +118,21 @@ def test_an_editor_attaches_to_all_ranks_and_stops_at_a_line_of_the_authors_file
             one.go_on()
         for one in (second, first):
             one.send("disconnect", terminateDebuggee=False)
-    serving.send_signal(signal.SIGINT)
+    # It ends by itself when the editor has left.
     assert serving.wait(60.0) == 0, serving.story()
     (tmp_path / "stop").touch()
     assert running.wait(60.0) == 0, running.story()
 
 
-def test_ranks_take_another_editor_when_the_command_that_served_one_was_killed(
+def test_ranks_take_another_editor_when_the_command_that_served_one_has_ended(
     up: Folder, command: Callable[..., Program], tmp_path: Path
 ) -> None:
+    """Killed, or by Ctrl-C while an editor is attached."""
     pytest.importorskip("debugpy")
     up.write("amounts.py", _HALVES)
     running = command("run", "adding.py", f"stop_file={tmp_path / 'stop'}")
     wait_for(lambda: "adder" in debug(up, "where"), 60)
-    for _ in range(2):
+    for number, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 0)):
         serving = command("debug", "--vscode")
         assert serving.line("2 ranks at 127.0.0.1:", 60.0), serving.story()
         assert not any("attached" in line for line in serving.errors), serving.story()
@@ -140,7 +141,7 @@ def test_ranks_take_another_editor_when_the_command_that_served_one_was_killed(
         with contextlib.closing(DapClient(entry["connect"]["port"])) as editor:
             editor.begin(up.path / "amounts.py", 5, **entry)
             assert editor.stopped_at()[:3] == ("share", str(up.path / "amounts.py"), 5)
-            serving.send_signal(signal.SIGKILL)
-            serving.wait(60.0)
+            serving.send_signal(number)
+            assert serving.wait(60.0) == status, serving.story()
     (tmp_path / "stop").touch()
     assert running.wait(60.0) == 0, running.story()
