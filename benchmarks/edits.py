@@ -1,13 +1,15 @@
 """What edits cost a training of the size that people train: right ones, failing ones, deadly ones.
 
-    python benchmarks/edits.py [ddp]
+    python benchmarks/edits.py [ddp | titan]
 
-A transformer of 63 million parameters (756 MB with its optimizer, on each of two ranks) on short
-texts. Files are saved and pushed while it trains. Each number is beyond a step of the usual length,
-in the time of the training: from the end of the last step before to the end of the first after.
-`relaunch` is what the same costs with new programs, from the command to the end of a step.
+On CPUs a transformer of some 63 million parameters (756 MB with its optimizer) on short texts, with
+two ranks. On a machine with GPUs, a rank on each: titan's is a Llama of 826 million parameters then
+(9.9 GB with its optimizer), in bfloat16. Files are saved and pushed while it trains. Each number is
+beyond a step of the usual length, in the time of the training: from the end of the last step before
+to the end of the first after. `relaunch` is what the same costs with new programs, from the command
+to the end of a step.
 
-Another recipe is measured by adding it to `RECIPES`: the text of its task, and how it is run.
+Another recipe is measured by adding it to `RECIPES`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from monarch_sync import Workspace
 
 NUM_EDITS = 5
 PATIENCE_SECONDS = 300.0
+HAS_GPU = os.path.exists("/dev/nvidiactl")
 
 DDP_TASK = """
 import os
@@ -96,26 +99,85 @@ EDIT = 0
 class Benched:
     """A recipe that is measured.
 
-    ``task`` is the text of its ``task.py``: ``# HERE`` is a line in the loss, at which code can be
-    inserted, and ``EDIT`` is a number that the task reports. ``run`` runs the recipe until its
-    record says that it should stop.
+    ``prepare`` writes a project into a folder, and returns its file that is edited: ``# HERE`` is a
+    line in its loss, at which code can be inserted, and ``EDIT = 0`` is a number that the training
+    reports. ``run`` runs the recipe in the folder until its record says that it should stop.
+    ``edit_in`` reads the number from the metrics of a step.
     """
 
-    task: str
-    run: Callable[[Record], object]
+    prepare: Callable[[Path], Path]
+    run: Callable[[Path, Record], object]
+    edit_in: Callable[[Mapping[str, float]], float]
 
 
-def run_ddp(record: Record) -> object:
+def prepare_ddp(root: Path) -> Path:
+    path = root / "task.py"
+    path.write_text(DDP_TASK)
+    return path
+
+
+def run_ddp(root: Path, record: Record) -> object:
     from monarch_recipes import ddp
 
     config = ddp.DDPConfig(
-        task="task", num_epochs=1, global_batch_size=2, max_micro_batch_size=1, device="cpu",
-        evaluate_every=0, checkpoint_every=0, learning_rate=1e-4,
+        task="task", num_epochs=1, global_batch_size=2, max_micro_batch_size=1,
+        device="cuda" if HAS_GPU else "cpu", evaluate_every=0, checkpoint_every=0,
+        learning_rate=1e-4,
     )  # fmt: skip
     return ddp.run(config, this_host(), record)
 
 
-RECIPES = {"ddp": Benched(DDP_TASK, run_ddp)}
+# In place of a flavor, the loss and its first line of `tiny_llama.py`.
+TITAN_SIZES = "dim=2048, n_layers=16, n_heads=16" if HAS_GPU else "dim=768, n_layers=9, n_heads=12"
+TITAN_FLAVOR = """FLAVORS = {
+    "real": TransformerModelArgs(
+        SIZES, vocab_size=1024, multiple_of=32, rope_theta=10000
+    ),
+"""
+TITAN_LOSS = """    # HERE
+    # A constant, which changes no gradient.
+    return 1000 * EDIT * labels.numel() + cross_entropy("""
+TITAN_KEYS = [
+    "model.flavor=real", "training.steps=1000000", "metrics.log_freq=1", "validation.enable=false",
+    "checkpoint.enable=false", "optimizer.lr=1e-4",
+    *(("training.local_batch_size=4", "training.seq_len=2048",
+       "training.mixed_precision_param=bfloat16") if HAS_GPU else
+      ("training.local_batch_size=1", "training.seq_len=16")),
+]  # fmt: skip
+
+
+def prepare_titan(root: Path) -> Path:
+    from monarch_recipes.titan.tiny import prepare
+
+    prepare(root)
+    path = root / "tiny_llama.py"
+    text = path.read_text()
+    for line, new in (
+        ("FLAVORS = {\n", TITAN_FLAVOR.replace("SIZES", TITAN_SIZES)),
+        ("    return cross_entropy(", TITAN_LOSS),
+        ("class TinyLlama", "EDIT = 0\n\n\nclass TinyLlama"),
+        ("import json\n", "import json\nimport os\n"),
+    ):
+        assert text.count(line) == 1, line
+        text = text.replace(line, new)
+    path.write_text(text)
+    return path
+
+
+def run_titan(root: Path, record: Record) -> object:
+    from monarch.config_file import load_config
+    from monarch_recipes import titan
+    from monarch_recipes.titan.config import TitanConfig
+
+    os.chdir(root)
+    config = load_config(TitanConfig, root / "titan.toml", TITAN_KEYS).config
+    return titan.run(config, this_host(), record)
+
+
+RECIPES = {
+    "ddp": Benched(prepare_ddp, run_ddp, lambda values: values.get("edit", 0.0)),
+    "titan": Benched(prepare_titan, run_titan, lambda values: values["loss"] // 1000),
+}
 
 
 class Training:
@@ -123,21 +185,22 @@ class Training:
 
     def __init__(self, root: Path, benched: Benched) -> None:
         self.root = root
-        self.task = benched.task
+        self.path = benched.prepare(root)
+        self.text = self.path.read_text()
         self.steps: list[tuple[int, float, float]] = []  # step, when it ended, the edit it ran
-        self.record = Record(root.parent / "run", self, procs_per_host=2)
+        self.record = Record(root.parent / "run", self, procs_per_host=num_ranks())
         self.record.edits.policy = "hold"
         self.error: BaseException | None = None
+        self._benched = benched
         self._workspace = Workspace(dirs={root: ""})
-        self._thread = threading.Thread(target=self._run, args=(benched,))
-        (root / "task.py").write_text(self.task)
+        self._thread = threading.Thread(target=self._run)
         sys.path.insert(0, str(root))
         importlib.invalidate_caches()
         self._thread.start()
 
-    def _run(self, benched: Benched) -> None:
+    def _run(self) -> None:
         try:
-            benched.run(self.record)
+            self._benched.run(self.root, self.record)
         except BaseException as error:
             self.error = error
 
@@ -157,7 +220,7 @@ class Training:
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if "loss" in values:
-            self.steps.append((step, time.time(), values.get("edit", 0.0)))
+            self.steps.append((step, time.time(), self._benched.edit_in(values)))
 
     # What is done to it
 
@@ -184,10 +247,10 @@ class Training:
         return statistics.median(gaps)
 
     def push(self, edit: int, line: str = "pass") -> float:
-        """Save the task with ``line`` in its loss, and push it; return the time of the save."""
-        text = self.task.replace("# HERE", line).replace("EDIT = 0", f"EDIT = {edit}")
+        """Save the file with ``line`` in its loss, and push it; return the time of the save."""
+        text = self.text.replace("# HERE", line).replace("EDIT = 0", f"EDIT = {edit}")
         saved_at = time.time()
-        (self.root / "task.py").write_text(text)
+        self.path.write_text(text)
         asyncio.run(this_host().sync_workspace(self._workspace)).raise_for_errors()
         return saved_at
 
@@ -200,6 +263,16 @@ class Training:
         self.until(lambda: self.steps and self.steps[-1][2] == edit, f"edit {edit}")
         at = next(n for n, one in enumerate(self.steps) if one[2] == edit)
         return self.steps[at - 1][0], self.steps[at - 1][1], self.steps[at][1]
+
+
+def num_ranks() -> int:
+    """Return two, or the number of GPUs."""
+    if not HAS_GPU:
+        return 2
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def show(what: str, seconds: float, more: str = "") -> None:
@@ -220,27 +293,37 @@ def right_edits(training: Training) -> None:
     show("... from the save, beyond a step", statistics.median(from_save[1:]))
 
 
+def fix_after(training: Training, edit: int, line: str) -> float:
+    """Push ``line``, and its fix when the run holds; return the time from the save of the fix to
+    the end of a step with it, beyond a step."""
+    training.until_steps(6)
+    usual, num_held = training.usual_step(), len(training.events("held"))
+    training.push(edit, line)
+    training.until(lambda: len(training.events("held")) > num_held, "a hold")
+    saved_at = training.push(edit)
+    _, _, after = training.first_with(edit)
+    return after - saved_at - usual
+
+
 def failing_edits(training: Training) -> None:
-    costs = []
-    for number in range(1, NUM_EDITS + 1):
-        edit = 100 + number
-        training.until_steps(6)
-        usual, num_held = training.usual_step(), len(training.events("held"))
-        training.push(edit, "undefined_name")
-        training.until(lambda: len(training.events("held")) > num_held, "a hold")  # noqa: B023
-        saved_at = training.push(edit)
-        _, _, after = training.first_with(edit)
-        costs.append(after - saved_at - usual)
+    costs = [fix_after(training, 100 + n, "undefined_name") for n in range(1, NUM_EDITS + 1)]
     assert all(one["in_place"] for one in training.events("held"))
     show("a NameError: from the save of the fix, beyond a step", statistics.median(costs))
 
 
+def assert_on_device(training: Training) -> None:
+    """Measure the fix of an edit that fails on the GPU itself, with which its context is lost."""
+    seconds = fix_after(training, 150, "labels = labels + 10**6")
+    told = [one["text"] for one in training.events("resumed")]
+    show("an assert of the device: from the save of the fix", seconds, f"  ({told[-1:]})")
+
+
 def deadly_edit(training: Training, relaunch: float) -> None:
-    """Measure how long training takes to go on after new code has ended the process of rank 1."""
+    """Measure how long training takes to go on after new code has ended the last rank's process."""
     flag = training.root.parent / "dies"
     flag.touch()
     line = (
-        f"if dist.get_rank() == 1 and os.path.exists({str(flag)!r}): "
+        f"if os.environ['RANK'] == '{num_ranks() - 1}' and os.path.exists({str(flag)!r}): "
         f"os.unlink({str(flag)!r}); os._exit(9)"
     )
     training.until_steps(6)
@@ -318,7 +401,10 @@ def main(name: str) -> None:
             failing_edits(training)
             assert not list(training.record.checkpoint_dir.glob("*")), "a file was written"
             deadly_edit(training, relaunch)
-            kept_overhead(training)
+            if HAS_GPU:
+                assert_on_device(training)
+            if name == "ddp":
+                kept_overhead(training)
         finally:
             training.stop()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -322,6 +323,16 @@ def _num_files_of_drivers() -> int:
     return sum(target.startswith("/dev/nvidia") for target in _targets().values())
 
 
+def _is_cuda_loaded() -> bool:
+    """Whether CUDA's driver is loaded. A library loads it when it asks for GPUs, also where none is
+    visible: the driver then keeps an event of its own, and no device."""
+    try:
+        ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
+
+
 def _targets() -> dict[str, str]:
     """What each open descriptor leads to."""
     found = {}
@@ -518,9 +529,9 @@ def faults(no_fault: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def _uses() -> tuple[int, int]:
+def _uses() -> tuple[int, int, bool]:
     """What keeps descriptors from then on."""
-    return _num_uses_of_ray(), _num_files_of_drivers()
+    return _num_uses_of_ray(), _num_files_of_drivers(), _is_cuda_loaded()
 
 
 def _standing() -> tuple[object, ...]:

@@ -30,13 +30,15 @@ class Owner(Actor):
 
     @endpoint
     def compute(self, name: str, value: float) -> None:
-        """Have the GPU compute for a while, on a stream of its own, and then fill the tensor;
-        nobody waits for it."""
-        with torch.cuda.stream(torch.cuda.Stream(self.device)):
+        """Have the GPU compute for a while, on a stream of its own that the current one then
+        follows, and fill the tensor; nobody waits for it."""
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
             busy = torch.randn(4096, 4096, device=self.device)
             for _ in range(40):
                 busy = busy @ busy / 4096
             self.tensors[name].copy_(torch.full_like(self.tensors[name], value) + 0 * busy[0, 0])
+        torch.cuda.current_stream(self.device).wait_stream(stream)
 
     @endpoint
     def free(self, name: str) -> None:

@@ -56,7 +56,8 @@ def test_ranks_with_a_gpu_each_speak_nccl_and_more_of_them_gloo(root: Path, tmp_
         wait_for(lambda run=run: run.error or len(run.steps) > 3, 240.0)
         run.stop()
         assert run.error is None, run.error
-        assert told.read_text() == backend
+        # Of two backends, for both kinds of memory, where NCCL is one.
+        assert told.read_text() in (backend, f"cpu:gloo,cuda:{backend}")
 
 
 @pytest.mark.parametrize("kind", EDITS)
@@ -201,7 +202,7 @@ def test_titan_starts_from_its_template_and_takes_edits(
     assert text.count(TITAN_LOSS) == 1
     run.start()
     run.when_step(5)
-    assert not [line for line in caplog.messages if "spoil" in line]
+    assert not [line for line in caplog.messages if "could not preload" in line]
     for edit, told in (
         (TITAN_LOSS.replace("labels", "documint"), "labels"),
         (TITAN_LOSS + '    raise KeyError("mine")\n', "mine"),

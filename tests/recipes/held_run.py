@@ -158,7 +158,11 @@ class HeldRun:
         return asyncio.run(this_host().sync_workspace(self.workspace))
 
     def when_step(self, step: int) -> None:
-        wait_for(lambda: self.error or (self.steps and self.steps[-1] >= step), 120.0, f"{step}")
+        wait_for(
+            lambda: self.error or (self.steps and self.steps[-1] >= step),
+            120.0,
+            lambda: "\n".join([f"step {step}", *self.said]),
+        )
         assert self.error is None, self.error
 
     def when_held(self, number: int = 1) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -123,6 +124,36 @@ def test_what_nvml_does_not_know_is_asked_of_cuda_and_noticed(folder: Path) -> N
         """,
     )
     assert said == ["132 True deeper"]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the stand-in for the driver needs cc")
+def test_a_driver_that_is_only_loaded_spoils_nothing_and_one_that_has_begun_does(
+    folder: Path,
+) -> None:
+    """NVML opens the devices that CUDA opens, so that they tell nothing: the driver is asked."""
+    (folder / "driver.c").write_text(
+        "static int begun;\n"
+        "int cuInit(unsigned flags) { begun = 1; return 0; }\n"
+        "int cuDeviceGetCount(int *count) { *count = 1; return begun ? 0 : 3; }\n"
+    )
+    name = "libcuda.so.1"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", name, "driver.c"],
+        cwd=folder, check=True, timeout=60,
+    )  # fmt: skip
+    said = run(
+        folder,
+        f"""
+        import ctypes
+        from monarch.runtime.entry.template_cuda import is_spoiled
+        print(is_spoiled())
+        driver = ctypes.CDLL({str(folder / name)!r})
+        print(is_spoiled())
+        driver.cuInit(0)
+        print(is_spoiled())
+        """,
+    )
+    assert said == ["False", "False", "True"]
 
 
 class Template:

@@ -286,7 +286,10 @@ class _TorchFence:
         return bytes(self._event.ipc_handle())
 
     def set(self) -> None:
-        self._stream.wait_stream(_torch().cuda.current_stream(self._device))
+        cuda = _torch().cuda
+        if cuda.is_current_stream_capturing():
+            return  # A graph's work only runs when it is replayed; the fence would join the graph.
+        self._stream.wait_stream(cuda.current_stream(self._device))
         self._event.record(self._stream)
 
 

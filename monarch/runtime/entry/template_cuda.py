@@ -8,6 +8,7 @@ and the template notices that it is spoiled. For ROCm and XPU, only that is noti
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.abc
 import importlib.machinery
@@ -19,8 +20,10 @@ from types import FrameType, ModuleType
 from typing import Any
 
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # has torch count GPUs by NVML
-# Devices that a driver opens when it begins to compute; NVML opens others.
-_COMPUTE_DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/render")
+# Devices that the drivers of ROCm and XPU open when they begin to compute. NVIDIA's are no sign:
+# NVML opens the same ones as CUDA.
+_COMPUTE_DEVICES = ("/dev/kfd", "/dev/dri/render")
+_NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 
 
 class TemplateCuda:
@@ -150,9 +153,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 def is_spoiled() -> bool:
     """Return whether a fork of this process could not use the GPU.
 
-    Torch knows that only in a fork, so one is made.
+    The drivers are asked first, as not only torch calls them. Torch refuses to use the GPU in the
+    fork of a process in which it called CUDA; it knows that only in a fork, so one is made.
     """
-    if _has_compute_device_open():
+    if _has_cuda_begun() or _has_compute_device_open():
         return True
     torch: Any = sys.modules.get("torch")
     if torch is None or (torch.version.cuda is None and torch.version.hip is None):
@@ -165,6 +169,15 @@ def is_spoiled() -> bool:
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def _has_cuda_begun() -> bool:
+    """Return whether this process has initialized the CUDA driver. The question loads nothing."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False  # The driver is not loaded.
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALIZED)
 
 
 def _has_compute_device_open() -> bool:

@@ -21,6 +21,7 @@ from monarch_recipes.host_copies import read_place
 from .versions.engine import Engine
 
 _SHARD = "shard"  # the key of a tensor that is a rank's part of a DTensor
+_BESIDE = "beside"  # the key of another tensor that lies on its parameter's device
 
 
 def state_of_rank(engine: Engine, layout: str, generation: int) -> dict[str, Any]:
@@ -99,7 +100,10 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
 def _state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {
         "of_parameters": [
-            {key: _local(value) for key, value in optimizer.state.get(parameter, {}).items()}
+            {
+                key: _with_device(parameter, value)
+                for key, value in optimizer.state.get(parameter, {}).items()
+            }
             for parameter in _parameters_of(optimizer)
         ],
         "groups": [
@@ -107,6 +111,17 @@ def _state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
             for group in optimizer.param_groups
         ],
     }
+
+
+def _with_device(parameter: torch.Tensor, value: Any) -> Any:
+    """Return a value of the optimizer in a form that says where it lies.
+
+    In the host's memory it lies on the CPU. A counter of steps must come back to its own device: a
+    fused optimizer has it on the GPU, others on the CPU.
+    """
+    if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
+        return {_BESIDE: value.detach()} if value.device == parameter.device else value.detach()
+    return _local(value)
 
 
 def _put_into(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
@@ -121,19 +136,18 @@ def _put_into(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
 
 
 def _made_like(parameter: Any, value: Any) -> Any:
-    """Return a copy of a value of the optimizer; a rank's shard becomes a DTensor like the
-    parameter.
+    """Return a copy of a value from ``_with_device``, on the device on which it was.
+
+    A rank's shard becomes a DTensor like the parameter.
     """
-    tensor = _unpacked(value)
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    # Counters of steps may be on the CPU when everything else is not.
-    is_part = tensor is not value
-    copy = tensor.to(parameter.device, copy=True) if is_part or tensor.dim() else tensor.clone()
-    if not is_part:
-        return copy
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict) and value.keys() == {_BESIDE}:
+        return value[_BESIDE].to(parameter.device, copy=True)
+    if not (isinstance(value, dict) and value.keys() == {_SHARD}):
+        return value
     return DTensor.from_local(
-        copy,
+        value[_SHARD].to(parameter.device, copy=True),
         parameter.device_mesh,
         parameter.placements,
         run_check=False,
