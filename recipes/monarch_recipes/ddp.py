@@ -442,7 +442,8 @@ class DDPTrainer(Actor):
         )
 
     def to_compare(self, step: int, generation: int) -> dict[str, str]:
-        """Return the digest to compare between ranks after this step, by kind; {} if none is due.
+        """Return the digest to compare between ranks after this step, by kind; {} if none is due
+        or there is no other rank.
 
         After the first step on new code it is a digest of the weights only: with Adam they are a
         third of the state, and differences show in them. After the next step, and every
@@ -455,6 +456,8 @@ class DDPTrainer(Actor):
             or (is_new and step >= self.num_steps)
         )
         self.generation, self.are_only_weights_compared = generation, is_new and not is_all_due
+        if self.world_size == 1:
+            return {}
         if is_all_due:
             return {"": digest_of(self.sums())}
         return {ONLY_WEIGHTS: digest_of(sums_of(state_of(self.model)))} if is_new else {}
@@ -467,11 +470,12 @@ class DDPTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> tuple[int, dict[str, Sums]]:
-        """Return this rank's number and its fingerprint by group; "" is the group of all ranks.
+        """Return this rank's number and its fingerprint by group; "" is the group of all ranks,
+        which is left out if there is no other rank.
 
         The ranks need not call it together.
         """
-        return self.rank, {"": self.sums()}
+        return self.rank, {"": self.sums()} if self.world_size > 1 else {}
 
     @endpoint
     def take(self, rank: int) -> None:

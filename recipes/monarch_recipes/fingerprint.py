@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-PIECE = 1 << 18  # elements that are worked on at a time
+PIECE = 1 << 18  # elements that have a number of their own
+_PIECES_AT_ONCE = 32  # of a large tensor, on a GPU: 64 MB
 _ONES = (1 << 64) - 1
 _MIX = 0x9E3779B97F4A7C15  # odd: the multiplier of splitmix64's sequence
 
@@ -61,12 +62,20 @@ def sums_of(state: Mapping[str, Any]) -> Sums:
     by_kind: dict[tuple[torch.device, torch.dtype], list[tuple[str, int, torch.Tensor]]] = {}
     for name, tensor in tensors.items():
         sums[name] = _of_kind(tensor.dtype, tensor.shape)
-        for number, piece in enumerate(_pieces(tensor)):
-            kind = by_kind.setdefault((piece.device, piece.dtype), [])
-            kind.append((name, number, piece))
-    for (device, _), pieces in by_kind.items():
-        values = torch.cat([_sums_of_batch(batch, device) for batch in _batches(pieces)]).tolist()
-        for (name, number, _), value in zip(pieces, values, strict=True):
+        number = 0
+        for block in _blocks(tensor):
+            kind = by_kind.setdefault((block.device, block.dtype), [])
+            kind.append((name, number, block))
+            number += _num_pieces(block)
+    for (device, _), blocks in by_kind.items():
+        batches = _batches([block for _, _, block in blocks])
+        values = torch.cat([_sums_of_batch(batch, device) for batch in batches]).tolist()
+        numbers = (
+            (name, first + piece)
+            for name, first, block in blocks
+            for piece in range(_num_pieces(block))
+        )
+        for (name, number), value in zip(numbers, values, strict=True):
             # Each piece has a factor of its own, which is odd as well.
             sums[name] = (sums[name] + value * pow(_MIX, number, 1 << 64)) & _ONES
     return sums
@@ -157,19 +166,21 @@ def _plain_values(name: str, value: Any) -> dict[str, Any]:
     return plain
 
 
-def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the tensor's bits as integer tensors of at most `PIECE` elements."""
+def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensor's bits as integer tensors: whole pieces, shape (pieces, `PIECE`), then the
+    rest, shape (elements,).
+    """
     if tensor.is_meta or tensor.numel() == 0:
         return
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _pieces(getattr(tensor, name))
+            yield from _blocks(getattr(tensor, name))
         return
     if tensor.layout != torch.strided:
         if tensor.layout == torch.sparse_coo:
             tensor = tensor.coalesce()
-            yield from _pieces(tensor.indices())
-            yield from _pieces(tensor.values())
+            yield from _blocks(tensor.indices())
+            yield from _blocks(tensor.values())
         return
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
@@ -181,40 +192,47 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     else:
         width = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
         bits = flat.view(width)
-    if bits.numel() <= PIECE:
-        yield bits
-    else:
-        yield from bits.split(PIECE)
+    size = bits.numel() // PIECE * PIECE
+    if size:
+        yield from bits[:size].view(-1, PIECE).split(_PIECES_AT_ONCE)
+    if size < bits.numel():
+        yield bits[size:]
 
 
-def _batches(
-    pieces: Sequence[tuple[str, int, torch.Tensor]],
-) -> Iterator[list[torch.Tensor]]:
-    """Yield the pieces one by one on a CPU, and in batches of up to `PIECE` elements on a GPU.
+def _num_pieces(block: torch.Tensor) -> int:
+    return block.shape[0] if block.dim() == 2 else 1
 
-    On a GPU each call of a kernel costs the same, however small the piece is.
+
+def _batches(blocks: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yield the blocks one by one on a CPU. On a GPU join rests in batches of up to `PIECE`
+    elements: there, each call of a kernel costs the same, however small the tensor is.
     """
     batch: list[torch.Tensor] = []
     size = 0
-    for _, _, piece in pieces:
-        if batch and (size + piece.numel() > PIECE or piece.device.type == "cpu"):
+    for block in blocks:
+        if batch and (size + block.numel() > PIECE or block.device.type == "cpu"):
             yield batch
             batch, size = [], 0
-        batch.append(piece)
-        size += piece.numel()
+        batch.append(block)
+        size += block.numel()
     if batch:
         yield batch
 
 
 def _sums_of_batch(batch: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return the weighted sum of each piece, shape (pieces,), int64, modulo 2**64."""
+    """Return the weighted sum of each piece, shape (pieces,), int64, modulo 2**64.
+
+    A batch is one block, or several rests.
+    """
     weights = _weights(device)
     if len(batch) == 1:
-        values, weights = batch[0].to(torch.int64), weights[: batch[0].numel()]
+        rows = batch[0] if batch[0].dim() == 2 else batch[0][None]
+        weights = weights[: rows.shape[1]]
+        if device.type == "cpu":
+            return torch.stack([row.to(torch.int64).dot(weights) for row in rows])
         # A GPU has no product of integer vectors.
-        total = values.dot(weights) if device.type == "cpu" else (values * weights).sum()
-        return total.reshape(1)
-    sizes = [piece.numel() for piece in batch]
+        return (rows.to(torch.int64) * weights).sum(1)
+    sizes = [rest.numel() for rest in batch]
     values = torch.cat(list(batch)).to(torch.int64)
     values *= torch.cat([weights[:size] for size in sizes])
     running = values.cumsum(0)

@@ -23,6 +23,7 @@ import torch
 from monarch.actor import this_host
 from monarch.observe.json_rows import json_rows
 from monarch.runs import Record
+from monarch.runs.record.folder import RunFolder
 from monarch_recipes import ddp
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from monarch_sync import SyncReport, Workspace
@@ -174,6 +175,11 @@ class HeldRun:
         assert self.error is None, self.error
         assert len(self.events("held")) >= number, "\n".join(self.said)
         return self.events("held")[number - 1]
+
+    def answer(self, choice: str) -> None:
+        """Give the run that holds one of its answers, as a person's command does from elsewhere."""
+        assert choice in self.events("held")[-1]["choices"]
+        RunFolder(self.record.folder).write_text("answer", choice)
 
     def said_of_room(self) -> dict[str, Any]:
         """The one event that says there is no room for copies."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from monarch.config import configured
-from monarch.runs.record.folder import RunFolder, answer_run
 from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes.checkpoint import checkpoint_paths
 from tests.recipes.held_run import HeldRun, project
@@ -159,7 +158,7 @@ def test_a_rank_that_has_come_apart_is_named_held_and_put_right_by_a_key(
     assert "blocks.1.weight" in told["parameters"]
     assert "last.bias" in told["parameters"]
     assert held["choices"] == ["c", "t"]
-    answer_run(RunFolder(run.record.folder), "t")
+    run.answer("t")
     run.end()
     assert run.error is None, run.error
     assert run.events("alike")
@@ -175,7 +174,7 @@ def test_the_checkpoints_state_may_be_taken_instead(
     run.at[12] = lambda: (root.parent / "poke-0").touch()
     run.start()
     run.when_held()
-    answer_run(RunFolder(run.record.folder), "c")
+    run.answer("c")
     run.end()
     assert run.error is None, run.error
     assert run.events("resumed")[-1]["step"] == 10
@@ -250,7 +249,7 @@ def test_ranks_that_resume_are_compared(root: Path, start: Callable[..., HeldRun
     again.when_held()
     (told,) = again.events("apart")
     assert told["text"] == "rank 1 differs from rank 0 in exp_avg of last.bias"
-    answer_run(RunFolder(again.record.folder), "t")
+    again.answer("t")
     again.end()
     assert again.error is None, again.error
     assert not again.events("apart")[1:]

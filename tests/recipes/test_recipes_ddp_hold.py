@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from monarch.config import configured
+from monarch.runs import Record
 from monarch.runs.hold.hold_report import HoldReport
 from monarch.runs.record.edits import OnEditError
 from monarch.runs.recover.ranks import RunFailed
@@ -122,6 +123,29 @@ def test_no_edit_that_fails_ends_a_run_or_changes_what_it_learns(root: Path, run
     assert all(report.ok for report in reports)
     assert len(run.events("mended")) == len(EDITS) + 1
     assert run.steps == list(range(1, STEPS + 1)), "no step is made twice, or left out"
+    assert run.digest() == undisturbed.digest()
+
+
+@pytest.mark.long
+def test_a_rank_without_others_is_put_back_and_keeps_its_groups(root: Path) -> None:
+    runs = [HeldRun(root, name) for name in ("undisturbed", "ddp")]
+    for run in runs:
+        run.record = Record(root.parent / run.record.folder.name, run, procs_per_host=1)
+        run.record.edits.policy = "hold"
+    undisturbed, run = runs
+    undisturbed.start()
+    undisturbed.end()
+    edits = [EDITS[name][0](TASK) for name in ("name", "backward", "loop")]
+    for number, text in enumerate(edits):
+        run.at[2 * number + 2] = lambda text=text: run.push("task.py", text)
+    run.have_slow_steps_held()
+    run.start()
+    for number in range(1, len(edits) + 1):
+        assert run.when_held(number)["in_place"], run.said
+        assert run.push("task.py", TASK + f"# {number}\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps == list(range(1, STEPS + 1))
     assert run.digest() == undisturbed.digest()
 
 

@@ -102,8 +102,8 @@ def test_strides_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> N
     dense = value.transpose(0, 2).contiguous()
     assert sums_of({"a": value.transpose(0, 2)}) == sums_of({"a": dense})
 
-    def batched(pieces: Any) -> Any:  # as on a GPU
-        yield [piece for _, _, piece in pieces]
+    def batched(blocks: Any) -> Any:  # as on a GPU
+        yield list(blocks)
 
     state = {"a": value, "b": torch.randn(7), "empty": torch.zeros(0), "c": torch.ones(1)}
     alone = sums_of(state)
@@ -115,6 +115,16 @@ def test_pieces_of_a_large_tensor_have_places() -> None:
     large = torch.randn(7 * PIECE // 2, dtype=torch.float64)
     swapped = torch.cat([large[PIECE : 2 * PIECE], large[:PIECE], large[2 * PIECE :]])
     assert sums_of({"a": large}) != sums_of({"a": swapped})
+
+
+def test_a_gpu_has_the_numbers_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = fingerprint._weights(torch.device("cpu"))
+    blocks = [torch.randint(-(2**62), 2**62, (3, PIECE)), torch.arange(5)]
+    of_cpu = [fingerprint._sums_of_batch([block], torch.device("cpu")) for block in blocks]
+    monkeypatch.setattr(fingerprint, "_weights", lambda device: weights)
+    gpu: Any = SimpleNamespace(type="cuda")
+    of_gpu = [fingerprint._sums_of_batch([block], gpu) for block in blocks]
+    assert [one.tolist() for one in of_gpu] == [one.tolist() for one in of_cpu]
 
 
 def test_errors_do_not_cancel_out_in_small_tensors() -> None:

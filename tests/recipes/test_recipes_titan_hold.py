@@ -11,7 +11,6 @@ import pytest
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import load_config
 from monarch.runs.hold.hold_report import HoldReport
-from monarch.runs.record.folder import RunFolder, answer_run
 from monarch_recipes import titan
 from monarch_recipes.titan.config import TitanConfig
 from monarch_recipes.titan.tiny import prepare
@@ -162,11 +161,11 @@ def test_replicas_that_have_come_apart_are_named_and_are_alike_again(
     assert any("norm.weight" in one for one in told["parameters"]), told
     assert held["choices"] == ["c", "t"]
     run.at[9] = lambda: (root.parent / "poke-1").touch()
-    answer_run(RunFolder(run.record.folder), "t")
+    run.answer("t")
     assert run.when_held(2)["choices"] == ["c", "t"]
     assert len(run.events("alike")) == 1
     assert run.events("apart")[1]["agreed_step"] == 9
-    answer_run(RunFolder(run.record.folder), "c")
+    run.answer("c")
     run.end()
     assert run.error is None, run.error
     assert run.steps[-1] == 14

@@ -112,6 +112,8 @@ class Holding:
         if record is None and self.edits.policy == "rollback" and not settings().on_edit_error:
             self.edits.policy = "hold"
             self._raises = self._held.is_of_this_program
+        #: Whether there is one rank, whose groups no other rank can leave in a wrong state.
+        self._is_alone = procs.size() == 1
         self.witnesses = procs.spawn("witness", Witness)
         self._trials = procs.spawn(
             "trial",
@@ -541,7 +543,7 @@ class Holding:
         worked."""
         trials = self._trials
         try:
-            if self._rejoin is not None:
+            if self._rejoin is not None and not self._is_alone:
                 self._cut_connections()
             patience = 0.0 if is_hang else _PATIENCE_SECONDS
             returned = trials.come_back.call(self.come_back_seconds, patience)

@@ -7,10 +7,12 @@ that code and config may change between two steps. All ranks must call every met
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from monarch.config_file import live_keys
 from monarch.runs.hold.run_memory import HostCopies
+from monarch_recipes.collective import from_all_ranks
 from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
 from monarch_recipes.groups import RankGroups
 from monarch_recipes.schedule import is_due
@@ -149,6 +152,8 @@ class Training:
             if self.degrees.pp > 1:
                 mesh = engine.parallel_dims.get_mesh("pp")
                 self._stage = f"pp {mesh.get_local_rank()}"
+            #: The groups that have no other rank, with which nothing is compared.
+            self._alone_in = self._groups_of_one()
         except BaseException:
             self.close()
             raise
@@ -213,13 +218,30 @@ class Training:
 
     def sums(self) -> dict[str, Sums]:
         """Return the fingerprint of this rank's shards, by the group of ranks that should be
+        equal. Shards that no other rank has are left out.
+        """
+        return {
+            group: sums_of(values)
+            for group, values in self._by_group().items()
+            if group not in self._alone_in
+        }
+
+    def _groups_of_one(self) -> set[str]:
+        """Return this rank's groups that have no other rank. All ranks must call this together."""
+        # Counters of steps are in the group of all ranks, and come with the first step.
+        groups = {*self._by_group(), self._stage}
+        num_ranks = Counter(itertools.chain.from_iterable(from_all_ranks(groups)))
+        return {group for group in groups if num_ranks[group] == 1}
+
+    def _by_group(self) -> dict[str, dict[str, Any]]:
+        """Return this rank's part of each named value, by the group of ranks that should be
         equal.
         """
         by_group: dict[str, dict[str, Any]] = {}
         for name, value in self._by_name().items():
             group, local = _shard_of(value)
             by_group.setdefault(f"{self._stage} {group}".strip(), {})[name] = local
-        return {group: sums_of(values) for group, values in by_group.items()}
+        return by_group
 
     def _by_name(self) -> dict[str, Any]:
         """Return the parameters and the optimizers' state of each, by name."""
