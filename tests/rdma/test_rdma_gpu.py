@@ -103,7 +103,7 @@ def test_within_a_process_too(fake: None) -> None:
 
 
 def test_to_the_host_it_goes_in_chunks_beside_each_other(fake: None, owner: Any) -> None:
-    data = bytes(range(256)) * 4096 * 3
+    data = bytes(range(256)) * 4096 * 24
     buffer = owner.make.call_one("one", data).get(timeout=SECONDS)
     assert read(buffer) == data
     assert gpu_of_tests().copies == {"to_host": 3}
@@ -125,7 +125,7 @@ def test_memory_of_the_host_that_is_pinned_is_copied_to_at_once(fake: None, owne
 
 
 def test_memory_of_the_host_comes_to_a_gpu_in_chunks_and_that_is_said(fake: None) -> None:
-    data = bytes(range(256)) * 4096 * 3
+    data = bytes(range(256)) * 4096 * 24
     host = this_host().spawn_procs({"gpus": 1}).spawn("owner", Owner)
     buffer = host.make.call_one("one", data).get(timeout=SECONDS)
     here = FakeGpuArray(bytes(len(data)))

@@ -88,7 +88,13 @@ def text_with(
         assert text.count(old) == 1, old
         return text.replace(old, new)
 
-    text = put(text, _IMPORTS, f"import os\nimport torch\n{_IMPORTS}\nSEEN = []\n")
+    text = put(
+        text, _IMPORTS,
+        f"import os\nimport torch\n{_IMPORTS}\nSEEN = []\n"
+        # Digests of all shards, also of those that no other rank has.
+        "from monarch_recipes.titan.training import Training\n"
+        "Training._groups_of_one = lambda self: set()\n",
+    )  # fmt: skip
     text = put(
         text, FORWARD,
         "        self.calls = getattr(self, 'calls', 0) + 1\n"

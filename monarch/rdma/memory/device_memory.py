@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _MIB = 2**20
 _MOST_CHUNK_BYTES = 16 * _MIB
-_LEAST_CHUNK_BYTES = 1 * _MIB
+# Threads take turns in Python: each chunk costs some half a millisecond, however small it is.
+_LEAST_CHUNK_BYTES = 8 * _MIB
 _NUM_CHUNKS = 16
 AT_ONCE = 8
 

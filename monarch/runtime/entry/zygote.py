@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import traceback
+import warnings
 from typing import Any, NoReturn
 
 import msgspec
@@ -92,7 +93,11 @@ class _Zygote:
     def _fork(self, config: ProcConfig, fds: list[int]) -> None:
         template = os.getpid()
         try:
-            pid = os.fork()
+            with warnings.catch_warnings():
+                # From 3.12 on, Python warns of threads of libraries (OpenBLAS's), which see to a
+                # fork themselves.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
         except OSError as error:
             # There is no memory for it, or no pid: this proc fails, and the others live on.
             pid = -1
