@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
-from monarch.rdma.memory.device_memory import DevicePart
 from monarch.rdma.memory.layout import Run
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.table import TableEntry
@@ -52,17 +51,3 @@ class Backend(Protocol):
         self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
     ) -> int:
         """Change the 64-bit word at ``offset``; return its old value."""
-
-
-@runtime_checkable
-class DeviceBackend(Backend, Protocol):
-    """A backend that also copies between GPUs directly, without the host's memory."""
-
-    def read_across(self, part: Part | Ranges, target: DevicePart, deadline: float) -> Entries:
-        """Copy the part to memory of a GPU of this process.
-
-        Returns the table entries before and after the copy.
-        """
-
-    def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
-        """Copy memory of a GPU of this process to the part."""

@@ -19,7 +19,7 @@ from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.registry import close_registry
 from monarch.rdma.memory.workers import Workers
 from monarch.rdma.ways.availability import RDMATcpFallbackWarning, is_ibverbs_available
-from monarch.rdma.ways.backend import Backend, BackendUnavailable, DeviceBackend, Entries
+from monarch.rdma.ways.backend import Backend, BackendUnavailable, Entries
 from monarch.rdma.ways.cuda_ipc import CudaIpc
 from monarch.rdma.ways.own_process import OwnProcess, is_own
 from monarch.rdma.ways.process_vm import ProcessVm
@@ -85,8 +85,7 @@ class Ways:
 
         That is a copy to or from the region. The first copy may find that it cannot.
         """
-        first = next(iter(self.to(region)), None)
-        return not region.is_on_cpu and isinstance(first, DeviceBackend)
+        return self._across(region) is not None
 
     def warn_of_tcp(self, region: RemoteRegion) -> None:
         """Warn once that data is sent over TCP because no RDMA device reaches the owner."""
@@ -151,11 +150,12 @@ class Ways:
         """
 
         def once() -> list[Entries]:
-            if self.goes_across(part.region):
+            way = self._across(part.region)
+            if way is not None:
                 try:
-                    return [self._across(part.region).read_across(part, target, deadline)]
+                    return [way.read_across(part, target, deadline)]
                 except BackendUnavailable as error:
-                    self._refuse(part.region, self._across(part.region), error)
+                    self._refuse(part.region, way, error)
             return self._by_pinned(part, target, deadline)
 
         self._read(part, once, deadline, consistent=consistent)
@@ -165,9 +165,9 @@ class Ways:
 
         Returns False, with nothing copied, if no backend can.
         """
-        if not self.goes_across(ranges.region):
-            return False
         way = self._across(ranges.region)
+        if way is None:
+            return False
         try:
             way.read_across(ranges, target, deadline)
         except BackendUnavailable as error:
@@ -199,19 +199,23 @@ class Ways:
 
         It counts as one write: a consistent reader sees all of it or nothing.
         """
-        if self.goes_across(part.region):
+        way = self._across(part.region)
+        if way is not None:
             try:
-                self._across(part.region).write_across(part, source, deadline)
+                way.write_across(part, source, deadline)
                 return
             except BackendUnavailable as error:
-                self._refuse(part.region, self._across(part.region), error)
+                self._refuse(part.region, way, error)
         with staged(source, is_read=True, is_written=False) as runs:
             self.write(part, runs, deadline)
 
-    def _across(self, region: RemoteRegion) -> DeviceBackend:
-        way = self.to(region)[0]
-        assert isinstance(way, DeviceBackend)
-        return way
+    def _across(self, region: RemoteRegion) -> OwnProcess | CudaIpc | None:
+        """Return the backend that copies between this region and GPUs of this process, if there is
+        one."""
+        if region.is_on_cpu:
+            return None
+        first = next(iter(self.to(region)), None)
+        return first if isinstance(first, (OwnProcess, CudaIpc)) else None
 
     def _read(
         self, part: Part, once: Callable[[], list[Entries]], deadline: float, *, consistent: bool

@@ -75,6 +75,10 @@ class CudaIpc:
         return _read(part.region, lambda: copy_to_host(source, into, self._workers))
 
     def read_across(self, part: Part | Ranges, target: DevicePart, deadline: float) -> Entries:
+        """Copy the part to memory of a GPU of this process, without the host's memory.
+
+        Returns the table entries before and after the copy.
+        """
         source = self._mapped_part(part, deadline)
         return _read(part.region, lambda: copy_across(source, target))
 
@@ -83,6 +87,7 @@ class CudaIpc:
         _write(part.region, lambda: copy_from_host(source, target, self._workers), deadline)
 
     def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
+        """Copy memory of a GPU of this process to the part, without the host's memory."""
         target = self._mapped_part(part, deadline)
         _write(part.region, lambda: copy_across(source, target), deadline)
 

@@ -50,6 +50,11 @@ class OwnProcess:
         return self._read(part.region, copy)
 
     def read_across(self, part: Part | Ranges, target: DevicePart, deadline: float) -> Entries:
+        """Copy the part to memory of a GPU of this process, without the host's memory.
+
+        Returns the table entries before and after the copy.
+        """
+
         def copy(registration: Registration, memory: object) -> None:
             copy_across(registered_part(registration, memory, part.ranges), target)
 
@@ -74,6 +79,8 @@ class OwnProcess:
         self._write(part.region, copy, deadline)
 
     def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
+        """Copy memory of a GPU of this process to the part, without the host's memory."""
+
         def copy(registration: Registration, memory: object) -> None:
             copy_across(source, registered_part(registration, memory, part.ranges))
 
