@@ -1,0 +1,208 @@
+"""Sockets at both ends of a stream: slow, stuck and gone programs, and processes that end."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.net.io_loop import IoLoop
+from monarch.runtime.node import Node
+from monarch.runtime.programs.byte_flows import WINDOW_BYTES
+from monarch.runtime.programs.byte_streams import streams_of
+from monarch.runtime.programs.streamed_socket import StreamedSocket
+from monarch.wire.keys import JobKeys
+from monarch.wire.message import ProcDown
+
+SECONDS = 20.0
+KEYS = JobKeys(bytes(range(32)))
+LARGE = bytes(range(256)) * 8192
+SMALL = bytes(range(256)) * 512
+
+
+class Side:
+    """A process, and its end of the stream; ``program`` is the socket of a connected program."""
+
+    def __init__(self, uid: str, folder: Path) -> None:
+        self.node = Node(uid, KEYS)
+        self.node.start()
+        self.node.listen(f"ipc://{folder}/{uid}")
+        self.loop = IoLoop(f"monarch-{uid}")
+        self.loop.start()
+        self.is_over = threading.Event()
+        self.program, self._ours = socket.socketpair()
+        self.program.settimeout(SECONDS)
+
+    def open(self, other: Side, **how: Any) -> None:
+        self.streamed = StreamedSocket(
+            streams_of(self.node), self.loop, self._ours, "uid", other.node.address,
+            over=self.is_over.set, **how,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.program.close()
+        self.loop.run_on_loop(self.streamed.close_now)
+        self.loop.stop()
+        self.node.close()
+
+
+Open = Callable[..., tuple[Side, Side]]
+
+
+@pytest.fixture
+def open_stream(tmp_path: Path) -> Iterator[Open]:
+    ends = [Side("near", tmp_path), Side("host", tmp_path)]
+
+    def make(near: dict[str, Any] | None = None, **host: Any) -> tuple[Side, Side]:
+        ends[0].open(ends[1], **(near or {}))
+        ends[1].open(ends[0], is_at_host=True, **host)
+        for end in ends:
+            end.streamed.start()
+        return ends[0], ends[1]
+
+    yield make
+    for end in ends:
+        end.close()
+
+
+@pytest.fixture
+def ends(open_stream: Open) -> tuple[Side, Side]:
+    return open_stream()
+
+
+def read_all(program: socket.socket) -> bytes:
+    return program.makefile("rb").read()
+
+
+def send_until_stuck(program: socket.socket) -> int:
+    """Send as much as is taken; return the number of bytes."""
+    num_bytes = 0
+    program.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while num_bytes < len(LARGE) * 8:
+            num_bytes += program.send(LARGE[:65536])
+    program.settimeout(SECONDS)
+    return num_bytes
+
+
+def test_bytes_go_both_ways_and_each_direction_ends_by_itself(
+    ends: tuple[Side, Side],
+) -> None:
+    near, host = ends
+    near.program.sendall(b"question")
+    near.program.shutdown(socket.SHUT_WR)
+    assert read_all(host.program) == b"question"
+    sending = threading.Thread(target=host.program.sendall, args=[LARGE])
+    sending.start()
+    assert near.program.recv(1) == LARGE[:1]
+    assert not host.is_over.is_set()
+    sending_end = threading.Thread(
+        target=lambda: (sending.join(), host.program.shutdown(socket.SHUT_WR))
+    )
+    sending_end.start()
+    assert read_all(near.program) == LARGE[1:]
+    sending_end.join()
+    assert near.is_over.wait(SECONDS) and host.is_over.wait(SECONDS)
+
+
+@pytest.mark.parametrize("sender", [0, 1], ids=["to the host", "to the client"])
+def test_a_stuck_reader_stops_its_sender_after_a_window_and_loses_nothing(
+    ends: tuple[Side, Side], sender: int
+) -> None:
+    sending, reading = ends[sender].program, ends[1 - sender].program
+    num_sent = send_until_stuck(sending)
+    # And what the sockets of the two programs hold.
+    assert WINDOW_BYTES <= num_sent < WINDOW_BYTES + (1 << 20)
+    sending.shutdown(socket.SHUT_WR)
+    assert len(read_all(reading)) == num_sent
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["client", "server"])
+def test_a_slow_reader_that_has_said_all_gets_the_rest(
+    ends: tuple[Side, Side], slow: int
+) -> None:
+    reading, sending = ends[slow].program, ends[1 - slow].program
+    reading.shutdown(socket.SHUT_WR)
+    assert sending.recv(1) == b""
+    sending.sendall(SMALL)
+    num_more = send_until_stuck(sending)
+    sending.close()
+    assert len(read_all(reading)) == len(SMALL) + num_more
+
+
+@pytest.mark.parametrize("writer", [0, 1], ids=["client", "server"])
+def test_a_writer_hears_that_its_reader_is_gone(
+    ends: tuple[Side, Side], writer: int
+) -> None:
+    writing, gone = ends[writer], ends[1 - writer]
+    gone.program.close()
+    assert writing.program.recv(1) == b""
+    with pytest.raises(ConnectionError):
+        while True:
+            writing.program.sendall(SMALL)
+    assert writing.is_over.wait(SECONDS) and gone.is_over.wait(SECONDS)
+
+
+def test_a_response_arrives_though_the_server_did_not_read_the_request(
+    ends: tuple[Side, Side],
+) -> None:
+    client, server = ends
+    server.program.sendall(SMALL)
+    server.program.close()
+    client.program.sendall(b"a request that is refused")
+    assert server.is_over.wait(SECONDS)
+    assert read_all(client.program) == SMALL
+
+
+@pytest.mark.parametrize("survivor", [0, 1], ids=["client", "host"])
+def test_a_stream_ends_with_the_process_at_its_other_end(
+    ends: tuple[Side, Side], survivor: int
+) -> None:
+    here, gone = ends[survivor], ends[1 - survivor]
+    send_until_stuck(gone.program)
+    here.node.peer_down.report(ProcDown(gone.node.uid, "it was killed", expected=True))
+    assert here.is_over.wait(SECONDS)
+
+
+@pytest.mark.parametrize("ender", [0, 1], ids=["client", "server"])
+def test_an_end_with_a_farewell_is_never_half_open(open_stream: Open, ender: int) -> None:
+    near, host = open_stream(farewell=b"bye")
+    near.program.sendall(b"hello ")
+    assert host.program.recv(6) == b"hello "
+    (near, host)[ender].program.shutdown(socket.SHUT_WR)
+    assert read_all(host.program) == b"bye"
+    assert read_all(near.program) == b""
+    assert near.is_over.wait(SECONDS) and host.is_over.wait(SECONDS)
+
+
+def test_the_farewell_is_written_where_the_other_process_was_killed(open_stream: Open) -> None:
+    near, host = open_stream(farewell=b"bye")
+    host.node.peer_down.report(ProcDown(near.node.uid, "it was killed", expected=True))
+    assert read_all(host.program) == b"bye"
+
+
+def test_a_window_counts_bytes_as_they_are_sent(open_stream: Open) -> None:
+    kept = bytearray()
+
+    def in_pairs(data: bytes) -> bytes:
+        """Keep back an odd byte, and leave out each second byte of the others."""
+        kept.extend(data)
+        whole = bytes(kept[: len(kept) // 2 * 2])
+        del kept[: len(whole)]
+        return whole[::2]
+
+    near, host = open_stream({"change": in_pairs})
+    sending = threading.Thread(
+        target=lambda: [near.program.sendall(part) for part in (LARGE[:7], LARGE[7:])]
+    )
+    sending.start()
+    received = bytearray()
+    while len(received) < len(LARGE) // 2:
+        received += host.program.recv(1 << 16)
+    sending.join()
+    assert received == LARGE[::2]  # No room is lost, though half of all bytes were left out.
