@@ -160,12 +160,9 @@ class EditorBridge:
 
     def close(self) -> None:
         """End the adapter, and with it all sessions."""
-        self._loop.run_on_loop(self._close_sessions)
-        self._adapter.end()
-
-    def _close_sessions(self) -> None:
         for session in list(self._sessions.values()):
-            session.close_now()
+            session.close()
+        self._adapter.end()
 
 
 def _why_not(proc: SeenProc, error: Exception) -> str:
