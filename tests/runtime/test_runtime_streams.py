@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from monarch.net.io_loop import IoLoop
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.programs.byte_flows import WINDOW_BYTES
 from monarch.runtime.programs.byte_streams import streams_of
 from monarch.runtime.programs.streamed_socket import StreamedSocket
+from monarch.runtime.promise import Promise
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import ProcDown
+from tests.support import wait_for
 
 SECONDS = 20.0
 KEYS = JobKeys(bytes(range(32)))
@@ -51,27 +54,33 @@ class Side:
         self.node.close()
 
 
-Open = Callable[..., tuple[Side, Side]]
+Two = tuple[Side, Side]
+Open = Callable[..., Two]
 
 
 @pytest.fixture
-def open_stream(tmp_path: Path) -> Iterator[Open]:
-    ends = [Side("near", tmp_path), Side("host", tmp_path)]
-
-    def make(near: dict[str, Any] | None = None, **host: Any) -> tuple[Side, Side]:
-        ends[0].open(ends[1], **(near or {}))
-        ends[1].open(ends[0], is_at_host=True, **host)
-        for end in ends:
-            end.streamed.start()
-        return ends[0], ends[1]
-
-    yield make
-    for end in ends:
-        end.close()
+def two(tmp_path: Path) -> Iterator[Two]:
+    """A client and a host, without a stream."""
+    sides = Side("near", tmp_path), Side("host", tmp_path)
+    yield sides
+    for side in sides:
+        side.close()
 
 
 @pytest.fixture
-def ends(open_stream: Open) -> tuple[Side, Side]:
+def open_stream(two: Two) -> Open:
+    def make(near: dict[str, Any] | None = None, **host: Any) -> Two:
+        two[0].open(two[1], **(near or {}))
+        two[1].open(two[0], is_at_host=True, **host)
+        for side in two:
+            side.streamed.start()
+        return two
+
+    return make
+
+
+@pytest.fixture
+def ends(open_stream: Open) -> Two:
     return open_stream()
 
 
@@ -91,7 +100,7 @@ def send_until_stuck(program: socket.socket) -> int:
 
 
 def test_bytes_go_both_ways_and_each_direction_ends_by_itself(
-    ends: tuple[Side, Side],
+    ends: Two,
 ) -> None:
     near, host = ends
     near.program.sendall(b"question")
@@ -107,7 +116,7 @@ def test_bytes_go_both_ways_and_each_direction_ends_by_itself(
 
 @pytest.mark.parametrize("sender", [0, 1], ids=["to the host", "to the client"])
 def test_a_stuck_reader_stops_its_sender_after_a_window_and_loses_nothing(
-    ends: tuple[Side, Side], sender: int
+    ends: Two, sender: int
 ) -> None:
     sending, reading = ends[sender].program, ends[1 - sender].program
     num_sent = send_until_stuck(sending)
@@ -118,7 +127,7 @@ def test_a_stuck_reader_stops_its_sender_after_a_window_and_loses_nothing(
 
 
 @pytest.mark.parametrize("slow", [0, 1], ids=["client", "server"])
-def test_a_slow_reader_that_has_said_all_gets_the_rest(ends: tuple[Side, Side], slow: int) -> None:
+def test_a_slow_reader_that_has_said_all_gets_the_rest(ends: Two, slow: int) -> None:
     reading, sending = ends[slow].program, ends[1 - slow].program
     reading.shutdown(socket.SHUT_WR)
     assert sending.recv(1) == b""
@@ -129,7 +138,7 @@ def test_a_slow_reader_that_has_said_all_gets_the_rest(ends: tuple[Side, Side], 
 
 
 @pytest.mark.parametrize("writer", [0, 1], ids=["client", "server"])
-def test_a_writer_hears_that_its_reader_is_gone(ends: tuple[Side, Side], writer: int) -> None:
+def test_a_writer_hears_that_its_reader_is_gone(ends: Two, writer: int) -> None:
     writing, gone = ends[writer], ends[1 - writer]
     gone.program.close()
     assert writing.program.recv(1) == b""
@@ -140,7 +149,7 @@ def test_a_writer_hears_that_its_reader_is_gone(ends: tuple[Side, Side], writer:
 
 
 def test_a_response_arrives_though_the_server_did_not_read_the_request(
-    ends: tuple[Side, Side],
+    ends: Two,
 ) -> None:
     client, server = ends
     server.program.sendall(SMALL)
@@ -150,10 +159,32 @@ def test_a_response_arrives_though_the_server_did_not_read_the_request(
     assert read_all(client.program) == SMALL
 
 
+def test_a_socket_whose_peer_refuses_is_closed(open_stream: Open) -> None:
+    near, _ = open_stream()
+    answer: Promise[Response[None]] = Promise()
+    near.streamed.start_when(answer)
+    answer.set(Response(None, "there is no such port"))
+    assert read_all(near.program) == b""
+
+
+def test_a_socket_that_was_closed_before_its_peer_answered_ends_there_too(two: Two) -> None:
+    near, host = two
+    answer: Promise[Response[None]] = Promise()
+    near.open(host)
+    near.streamed.start_when(answer)
+    unknown: list[Any] = []
+    streams_of(host.node).at_host = unknown.append
+    near.streamed.close()
+    wait_for(lambda: unknown, what="the end of a stream that the host does not know")
+    host.open(near, is_at_host=True)
+    host.streamed.start()
+    answer.set(Response(None))
+    assert read_all(host.program) == b""
+    assert host.is_over.wait(SECONDS)
+
+
 @pytest.mark.parametrize("survivor", [0, 1], ids=["client", "host"])
-def test_a_stream_ends_with_the_process_at_its_other_end(
-    ends: tuple[Side, Side], survivor: int
-) -> None:
+def test_a_stream_ends_with_the_process_at_its_other_end(ends: Two, survivor: int) -> None:
     here, gone = ends[survivor], ends[1 - survivor]
     send_until_stuck(gone.program)
     here.node.peer_down.report(ProcDown(gone.node.uid, "it was killed", expected=True))

@@ -64,6 +64,8 @@ class StreamedSocket:
         def answered() -> None:
             if answer.value.error:
                 self.close()
+            elif self._is_closed:
+                self._send_end(is_both=True)  # The peer did not know of the stream before.
             else:
                 self.start()
 
