@@ -1,4 +1,4 @@
-"""Connects an editor to all ranks: debugpy's adapter on this machine, and tunnels to each proc.
+"""Connects an editor to all ranks: debugpy's adapter on this machine, and a stream to each proc.
 
 The editor attaches to one port on loopback; each rank is a session of its own there. The ranks
 listen at no port.
@@ -7,7 +7,6 @@ listen at no port.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -25,15 +24,19 @@ from typing import Any
 import monarch
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
+from monarch.net.identifiers import new_uid
+from monarch.net.io_loop import IoLoop
 from monarch.python_start import module_arguments
+from monarch.runtime.answers import Response
 from monarch.runtime.ends.process_group import signal_own_group
-from monarch.wire.codec import Envelope
-from monarch.wire.message import DapBytes, DapOpened
+from monarch.runtime.programs.byte_streams import streams_of
+from monarch.runtime.programs.streamed_socket import StreamedSocket
+from monarch.wire.address import Uid
+from monarch.wire.message import DapOpened
 
 _ADAPTER_SECONDS = 20.0
 _CONNECT_SECONDS = 30.0
 _END_SECONDS = 5.0
-_MOST_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 
@@ -41,7 +44,7 @@ Roots = Sequence[tuple[str, str]]
 
 
 class EditorBridge:
-    """The adapter and its tunnels; the editor attaches at ``port``. After ``close`` all ranks run
+    """The adapter and its sessions; the editor attaches at ``port``. After ``close`` all ranks run
     on.
 
     ``tell`` is called about ranks that fail to join later. ``folders`` are the workspace's: paths
@@ -64,11 +67,10 @@ class EditorBridge:
         self._may_join = threading.Event()
         #: The adapter's secret, which procs must show.
         self._token = secrets.token_hex(16)
-        #: The connections to the adapter, by channel.
-        self._tunnels: dict[str, socket.socket] = {}
-        #: The procs at the other ends of channels.
-        self._procs: dict[str, SeenProc] = {}
-        visit.node.handle(DapBytes, self._on_bytes)
+        #: The connections to the adapter, by the uids of their streams.
+        self._sessions: dict[Uid, StreamedSocket] = {}
+        assert isinstance(visit.node.loop, IoLoop), "an editor needs a loop of the operating system"
+        self._loop = visit.node.loop
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(_ADAPTER_SECONDS)
             self._adapter = _Adapter(listener.getsockname()[1], self._token)
@@ -124,54 +126,33 @@ class EditorBridge:
                 self._tell(_why_not(proc, error))
 
     def _join(self, proc: SeenProc) -> None:
-        visit, channel = self._visit, secrets.token_hex(8)
-        tunnel = socket.create_connection(self._server, _ADAPTER_SECONDS)
-        tunnel.settimeout(None)
-        self._tunnels[channel], self._procs[channel] = tunnel, proc
+        visit, uid = self._visit, new_uid()
+        connection = socket.create_connection(self._server, _ADAPTER_SECONDS)
+        request = AttachRequest(self.roots([proc]), self._all_roots, self._on_attach)
+        session = self._sessions[uid] = StreamedSocket(
+            streams_of(visit.node), self._loop, connection, uid, proc.address,
+            over=lambda: self._sessions.pop(uid, None), change=request.pass_on,
+        )  # fmt: skip
         answer = visit.begin(
             proc.uid,
             DapOpened(
-                channel=channel,
+                uid=uid,
                 token=self._token,
                 parent=self._parent,
                 client=visit.node.address,
                 pid=os.getpid(),
             ),
         )
-        # Only now: what the adapter says first must not overtake that order.
-        threading.Thread(target=self._pump, args=(channel, tunnel), daemon=True).start()
-        error = answer.value.error if answer.wait(_CONNECT_SECONDS) else "it does not answer"
-        if error:
-            self._tunnels.pop(channel).close()
-            raise NotAnswered(error)
+        session.start_when(answer)
+        if not answer.wait(_CONNECT_SECONDS):
+            answer.set(Response(None, "it does not answer"))
+        if answer.value.error:
+            raise NotAnswered(answer.value.error)
+        # A rank that was killed says no more.
+        visit.node.failure_detector.watch(proc.address, proc.pid, session.close)
 
-    def _pump(self, channel: str, tunnel: socket.socket) -> None:
-        proc = self._procs[channel]
-        request = AttachRequest(self.roots([proc]), self._all_roots)
-        while True:
-            try:
-                data = tunnel.recv(_MOST_BYTES)
-            except OSError:
-                data = b""
-            if not data:
-                self._visit.node.send(proc.address, DapBytes(channel), b"")
-                return
-            was_attached = request.has_passed
-            if to_pass := request.pass_on(data):
-                self._visit.node.send(proc.address, DapBytes(channel), to_pass)
-            if request.has_passed and not was_attached:
-                threading.Thread(target=self._join_children, daemon=True).start()
-
-    def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
-        message = envelope.message
-        tunnel = self._tunnels.get(message.channel)
-        if tunnel is None:
-            return
-        with contextlib.suppress(OSError):
-            if envelope.payload:
-                tunnel.sendall(bytes(envelope.payload))
-            else:
-                tunnel.shutdown(socket.SHUT_RDWR)
+    def _on_attach(self) -> None:
+        threading.Thread(target=self._join_children, daemon=True).start()
 
     def wait(self) -> None:
         """Wait until the adapter ends, when the editor has left."""
@@ -179,11 +160,8 @@ class EditorBridge:
 
     def close(self) -> None:
         """End the adapter, and with it all sessions."""
-        for tunnel in self._tunnels.values():
-            with contextlib.suppress(OSError):
-                tunnel.shutdown(socket.SHUT_RDWR)
-            tunnel.close()
-        self._tunnels.clear()
+        for session in list(self._sessions.values()):
+            session.close()
         self._adapter.end()
 
 
@@ -279,9 +257,13 @@ class AttachRequest:
     The editor sends one such request for all ranks; if hosts have their copies of the workspace at
     different paths, each must get its own path mappings. ``own_roots`` are the author's folders
     with this rank's paths, ``all_roots`` those of all ranks. Other mappings of the editor are kept.
+    ``passed`` is called when the request has passed.
     """
 
-    def __init__(self, own_roots: Roots, all_roots: Roots) -> None:
+    def __init__(
+        self, own_roots: Roots, all_roots: Roots, passed: Callable[[], object] = lambda: None
+    ) -> None:
+        self._passed = passed
         self._own_mappings = [path_mapping(*root) for root in own_roots if root[0] != root[1]]
         self._all_mappings = [path_mapping(*root) for root in all_roots]
         #: Bytes of a message that has not arrived completely.
@@ -299,6 +281,7 @@ class AttachRequest:
             message = json.loads(body)
             if message.get("type") == "request" and message.get("command") == "attach":
                 self.has_passed = True
+                self._passed()
                 message["arguments"] = self._mapped(message.get("arguments") or {})
                 unread, self._unread = self._unread, b""
                 return passed + _framed(json.dumps(message).encode()) + unread

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +69,22 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
             editor.send("disconnect", terminateDebuggee=False)
         assert list(answer.get(timeout=DAP_SECONDS).values()) == ["seen"] * 4
     assert list(steppers.echo.call("on").get(timeout=60).values()) == ["on"] * 4
+
+
+@pytest.mark.long
+def test_the_session_of_a_rank_that_was_killed_ends(
+    visit: Visit, bridge: EditorBridge, faults: list[Any]
+) -> None:
+    steppers = this_host().spawn_procs({"gpus": 1}, name="killed").spawn("stepper", Stepper)
+    steppers.echo.call(0).get(timeout=60)
+    (proc,) = [proc for proc in visit.procs() if proc.mesh == "killed"]
+    assert bridge.join([proc]) == []
+    with contextlib.closing(DapClient(bridge.port)) as editor:
+        line = line_of("        return value")
+        editor.begin(held_actors.__file__, line, connect={"host": "127.0.0.1", "port": bridge.port})
+        os.kill(proc.pid, signal.SIGKILL)
+        editor.event("terminated")
+        wait_for(lambda: faults, 60)
 
 
 _ATTACHES = """

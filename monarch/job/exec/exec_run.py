@@ -21,7 +21,8 @@ from monarch.errors import JobError
 from monarch.job.exec.ranks import Rank
 from monarch.runtime.node import Node
 from monarch.runtime.output.log_printer import LogPrinter
-from monarch.runtime.programs.remote_program import LOST, ProgramEnd, RemoteProgram
+from monarch.runtime.programs.byte_streams import LOST
+from monarch.runtime.programs.remote_program import ProgramEnd, RemoteProgram
 from monarch.wire.address import Uid
 from monarch.wire.message import Log, LogWindow
 

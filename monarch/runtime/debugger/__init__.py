@@ -9,7 +9,7 @@ What to open:
     looks                            questions to a running proc
     break_places                     breakpoints by file and line
     stop_at                          stops an actor that runs
-    dap_tunnel                       debugpy, for an editor
+    editor_session                   debugpy, for an editor
     environment                      reading and changing the environment of a process
     later_procs                      variables and breakpoints for procs that start later
 """

@@ -11,7 +11,7 @@ from typing import Any
 from monarch.core.rank_sets import is_in, parse_set
 from monarch.runtime.context import running
 from monarch.runtime.debugger.break_places import BreakPlaces
-from monarch.runtime.debugger.dap_tunnel import DapTunnel
+from monarch.runtime.debugger.editor_session import EditorSession
 from monarch.runtime.debugger.environment import change_environment, shown_environment, versions
 from monarch.runtime.debugger.stop_at import Stops
 from monarch.runtime.observe.live_stacks import (
@@ -61,7 +61,7 @@ class Looks:
             StacksAsked: self._tell_stacks,
             PeekLine: self._peek,
             StopAt: self._stop,
-            DapOpened: DapTunnel(agent.node).open,
+            DapOpened: EditorSession(agent.node).open,
             BreakPlace: self._answer_break,
             AbortGroups: self._end_groups,
         }

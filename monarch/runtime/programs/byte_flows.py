@@ -10,12 +10,14 @@ from monarch.net.io_loop import IoLoop
 CHUNK_BYTES = 32 * 1024
 WINDOW_BYTES = 8 * CHUNK_BYTES
 
+Change = Callable[[bytes], bytes]
+
 
 class ByteSource:
     """Reads a descriptor and sends the data; at most a window of it may be unacknowledged.
 
     All methods run on ``loop``. ``ended`` is called once, at the end of the input; the descriptor
-    belongs to the caller.
+    belongs to the caller. ``change`` changes the data before it is sent, and may keep some back.
     """
 
     def __init__(
@@ -24,9 +26,10 @@ class ByteSource:
         fd: int,
         send: Callable[[bytes], object],
         ended: Callable[[], object],
+        change: Change = bytes,
     ) -> None:
         self._loop, self._fd = loop, fd
-        self._send, self._ended = send, ended
+        self._send, self._ended, self._change = send, ended, change
         self._room = WINDOW_BYTES
         self._is_reading = False
         self.is_over = False
@@ -59,10 +62,12 @@ class ByteSource:
             self.close()
             self._ended()
             return False
+        data = self._change(data)
         self._room -= len(data)
         if self._room <= 0:
             self._pause()
-        self._send(data)
+        if data:
+            self._send(data)
         return True
 
     def _pause(self) -> None:

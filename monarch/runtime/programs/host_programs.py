@@ -19,9 +19,9 @@ from typing import Any, Protocol, TypeVar
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.links.secret import SECRET_VARIABLES
 from monarch.runtime.node import Node
-from monarch.runtime.programs.port_connections import StreamedSocket
-from monarch.runtime.programs.remote_program import streams_of
+from monarch.runtime.programs.byte_streams import streams_of
 from monarch.runtime.programs.running_program import RunningProgram
+from monarch.runtime.programs.streamed_socket import StreamedSocket
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
@@ -73,13 +73,13 @@ class HostPrograms:
     """
 
     def __init__(self, agent: ProgramHost) -> None:
-        self._agent, self._node = agent, agent.node
+        self._agent, self._node, self._streams = agent, agent.node, streams_of(agent.node)
         #: The loop of programs and connections; made for the first of them.
         self._loop: IoLoop | None = None
         self._lock = threading.Lock()
         self._programs: dict[Uid, RunningProgram] = {}
-        #: The connections to ports, each with the uid of the client that opened it.
-        self._sockets: dict[Uid, tuple[Uid, StreamedSocket]] = {}
+        #: The connections to ports. Each ends by itself with the client that opened it.
+        self._sockets: dict[Uid, StreamedSocket] = {}
         #: By client: what it started, views or has open here.
         self._owners: dict[Uid, set[Uid]] = {}
         #: The files of programs that were sent as scripts.
@@ -91,7 +91,7 @@ class HostPrograms:
         node.on(SignalProgram, self._on_own_loop(self._signal))
         node.on(ResizeTerminal, self._on_own_loop(self._resize))
         node.on(OpenPort, self._on_open_port)
-        streams_of(node).at_host = self._on_stream
+        self._streams.at_host = self._on_stream
         node.peer_down.on_down.append(self._on_peer_down)
 
     def describe(self) -> list[dict[str, Any]]:
@@ -114,11 +114,6 @@ class HostPrograms:
     def _on_own_loop(self, handler: Callable[[M], None]) -> Callable[[M], None]:
         """Return a function that runs ``handler`` on the loop of programs."""
         return lambda message: self._soon(lambda: handler(message))
-
-    def _send(self, to: ProcAddress, message: Message, payload: bytes) -> None:
-        with contextlib.suppress(Exception):  # It is about to leave the network.
-            if self._node.failure_of(to.uid) is None:
-                self._node.send(to, message, payload)
 
     def _on_run(self, envelope: Envelope[RunProgram]) -> None:
         order = envelope.message
@@ -145,7 +140,7 @@ class HostPrograms:
                 command,
                 self._environment(order),
                 directory,
-                send=self._send,
+                streams=self._streams,
                 over=lambda: self._over(order),
             )
         except (OSError, ValueError) as error:
@@ -248,9 +243,6 @@ class HostPrograms:
         for program in list(self._programs.values()):
             if program.is_seen_by(owner):
                 program.leave(owner)
-        for client, connection in list(self._sockets.values()):
-            if client == owner:
-                connection.close()
 
     def _view(self, order: ViewProgram) -> None:
         program = self._programs.get(order.uid)
@@ -266,8 +258,6 @@ class HostPrograms:
             self._programs[order.uid].leave(order.viewer)
             if self._programs[order.uid].order.is_kept:
                 self._forget(order.viewer, order.uid)
-        elif order.uid in self._sockets:
-            self._sockets[order.uid][1].close()
 
     def _signal(self, order: SignalProgram) -> None:
         if order.uid in self._programs:
@@ -303,16 +293,9 @@ class HostPrograms:
             self._sockets.pop(uid, None)
             self._forget(owner.uid, uid)
 
-        streamed = StreamedSocket(
-            loop=self._loop,
-            connection=connection,
-            uid=uid,
-            sends=1,
-            receives=0,
-            send=lambda message, payload: self._send(owner, message, payload),
-            over=over,
+        streamed = self._sockets[uid] = StreamedSocket(
+            self._streams, self._loop, connection, uid, owner, over=over, is_at_host=True
         )
-        self._sockets[uid] = owner.uid, streamed
         self._watch(owner, order.pid, uid)
         self._answer(order)
         streamed.start()
@@ -320,20 +303,16 @@ class HostPrograms:
     def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
         message, data = envelope.message, bytes(envelope.payload)
 
-        def pass_on() -> None:
+        def pass_on() -> None:  # After the order to run the program.
             program = self._programs.get(message.uid)
-            _, connection = self._sockets.get(message.uid, ("", None))
-            receiver = program or connection
-            if receiver is None:
+            if program is None:
                 return
             if isinstance(message, StreamData):
-                receiver.put(data)
+                program.put(data)
             elif isinstance(message, StreamEnd):
-                receiver.end()
-            elif program is not None:
-                program.taken(message.stream, message.num_bytes, message.sender)
-            elif connection is not None:
-                connection.taken(message.num_bytes)
+                program.end()
+            else:
+                program.taken(message)
 
         self._soon(pass_on)
 
@@ -346,8 +325,8 @@ class HostPrograms:
         def end() -> None:
             for program in self._programs.values():
                 program.close()
-            for _, connection in list(self._sockets.values()):
-                connection.close()
+            for streamed in list(self._sockets.values()):
+                streamed.close_now()
 
         with contextlib.suppress(Exception):
             loop.run_on_loop(end, timeout=1.0)

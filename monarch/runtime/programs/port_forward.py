@@ -13,32 +13,12 @@ from monarch.net.io_loop import IoLoop
 from monarch.net.machine import machine_id
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
-from monarch.runtime.programs.port_connections import StreamedSocket
-from monarch.runtime.programs.remote_program import streams_of
+from monarch.runtime.programs.byte_streams import streams_of
+from monarch.runtime.programs.streamed_socket import StreamedSocket
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import LeaveProgram, Message, OpenPort
+from monarch.wire.message import OpenPort
 
 _CONNECT_SECONDS = 20.0
-
-
-class _Forwarded:
-    """One connection: data from ``Streams`` goes to its socket, on the forward's loop."""
-
-    def __init__(self, loop: IoLoop, host: ProcAddress, connection: StreamedSocket) -> None:
-        self.host = host
-        self._loop, self._connection = loop, connection
-
-    def on_data(self, stream: int, data: bytes) -> None:
-        self._loop.call_soon(lambda: self._connection.put(data))
-
-    def on_room(self, num_bytes: int) -> None:
-        self._loop.call_soon(lambda: self._connection.taken(num_bytes))
-
-    def on_end(self, stream: int) -> None:
-        self._loop.call_soon(self._connection.end)
-
-    def on_over(self, status: int, reason: str) -> None:
-        self._loop.call_soon(self._connection.close)
 
 
 class PortForward:
@@ -85,29 +65,15 @@ class PortForward:
             self._ask(connection)
 
     def _ask(self, connection: socket.socket) -> None:
-        node, uid = self._node, new_uid()
-        streams = streams_of(node)
-
-        def send(message: Message, payload: bytes) -> None:
-            if node.failure_of(self._host.uid) is None:
-                node.send(self._host, message, payload)
-
-        def over() -> None:
-            streams.remove(uid)
-            self._open.pop(uid, None)
-            send(LeaveProgram(uid, node.uid), b"")
-
-        streamed = StreamedSocket(
-            loop=self._loop,
-            connection=connection,
-            uid=uid,
-            sends=0,
-            receives=1,
-            send=send,
-            over=over,
+        node, streams, uid = self._node, streams_of(self._node), new_uid()
+        streamed = self._open[uid] = StreamedSocket(
+            streams,
+            self._loop,
+            connection,
+            uid,
+            self._host,
+            over=lambda: self._open.pop(uid, None),
         )
-        self._open[uid] = streamed
-        streams.add(uid, _Forwarded(self._loop, self._host, streamed))
         to, number = self._to
         answer = node.ask(
             self._host,
@@ -121,12 +87,11 @@ class PortForward:
             late.cancel()
             if answer.value.error:
                 self._tell(answer.value.error)
-                self._loop.call_soon(streamed.close)
             else:
                 streams.watch(self._host, answer.value.answer)
-                self._loop.call_soon(streamed.start)
 
         answer.on_set(answered)
+        streamed.start_when(answer)
 
     def close(self) -> None:
         """Stop listening, and close all open connections."""
@@ -139,7 +104,7 @@ class PortForward:
 
     def _close_all(self) -> None:
         for streamed in list(self._open.values()):
-            streamed.close()
+            streamed.close_now()
 
 
 def agent_of(proc: ProcAddress) -> ProcAddress:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from monarch.net.identifiers import new_uid
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.programs.byte_flows import CHUNK_BYTES, WINDOW_BYTES
+from monarch.runtime.programs.byte_streams import LOST, streams_of
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     LeaveProgram,
-    ProcDown,
     ProgramBegun,
-    ProgramEnded,
     ResizeTerminal,
     RunProgram,
     SignalProgram,
@@ -28,99 +25,6 @@ from monarch.wire.message import (
     StreamRoom,
     ViewProgram,
 )
-
-LOST = 255
-"""The status of a program that was lost with its host, as for ssh."""
-
-Handle = Callable[[Envelope[StreamData | StreamEnd | StreamRoom]], None]
-
-
-class Stream(Protocol):
-    """A receiver of the messages of one uid. On the I/O loop, so it must not block."""
-
-    host: ProcAddress
-
-    def on_data(self, stream: int, data: bytes) -> None: ...
-
-    def on_room(self, num_bytes: int) -> None: ...
-
-    def on_end(self, stream: int) -> None: ...
-
-    def on_over(self, status: int, reason: str) -> None: ...
-
-
-class Streams:
-    """Passes the messages of programs and forwarded connections to their receivers, by uid.
-
-    Use ``streams_of``. ``at_host`` gets the messages for programs and connections of the host agent
-    in this process, if it has one.
-    """
-
-    def __init__(self, node: Node) -> None:
-        self.at_host: Handle | None = None
-        self._node = weakref.ref(node)
-        self._streams: dict[Uid, Stream] = {}
-        node.handle(StreamData, self._on_stream)
-        node.handle(StreamEnd, self._on_stream)
-        node.handle(StreamRoom, self._on_stream)
-        node.on(ProgramEnded, self._on_program_ended)
-        node.peer_down.on_down.append(self._on_peer_down)
-
-    def add(self, uid: Uid, stream: Stream) -> None:
-        """Pass messages of ``uid`` to ``stream`` from now on."""
-        self._streams[uid] = stream
-
-    def remove(self, uid: Uid) -> None:
-        self._streams.pop(uid, None)
-
-    def watch(self, host: ProcAddress, begun: ProgramBegun) -> None:
-        """Watch for the end of a host's agent, whose process ``begun`` names."""
-        node = self._node()
-        if node is None:
-            return
-        address = ProcAddress(host.uid, host.urls, begun.machine)
-        down = ProcDown(host.uid, "the host agent's process ended", expected=True)
-        node.failure_detector.watch(address, begun.pid, lambda: node.peer_down.report(down))
-
-    def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
-        message = envelope.message
-        # Stream 0 leads to a host; messages about its room lead back to the client.
-        if (message.stream == 0) != isinstance(message, StreamRoom):
-            if self.at_host is not None:
-                self.at_host(envelope)
-            return
-        stream = self._streams.get(message.uid)
-        if stream is None:
-            return
-        if isinstance(message, StreamData):
-            stream.on_data(message.stream, bytes(envelope.payload))
-        elif isinstance(message, StreamRoom):
-            stream.on_room(message.num_bytes)
-        else:
-            stream.on_end(message.stream)
-
-    def _on_program_ended(self, message: ProgramEnded) -> None:
-        stream = self._streams.pop(message.uid, None)
-        if stream is not None:
-            stream.on_over(message.status, message.reason)
-
-    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        for stream_uid, stream in list(self._streams.items()):
-            if stream.host.uid == uid:
-                self._streams.pop(stream_uid, None)
-                stream.on_over(LOST, f"its host was lost: {down.reason}")
-
-
-_streams: weakref.WeakKeyDictionary[Node, Streams] = weakref.WeakKeyDictionary()
-_making = threading.Lock()
-
-
-def streams_of(node: Node) -> Streams:
-    """Return the streams of the process that has this node."""
-    with _making:
-        if node not in _streams:
-            _streams[node] = Streams(node)
-        return _streams[node]
 
 
 class ProgramEnd(NamedTuple):
@@ -202,7 +106,7 @@ class RemoteProgram:
 
     def _ask(self, order: RunProgram | ViewProgram, payload: bytes = b"") -> None:
         streams = streams_of(self._node)
-        streams.add(self.uid, self)
+        streams.add(self.uid, self.host.uid, self)
         answer = self._node.ask(self.host, order, payload)
 
         def answered() -> None:
@@ -218,12 +122,12 @@ class RemoteProgram:
     def on_data(self, stream: int, data: bytes) -> None:
         self.on_output(stream, data)
 
-    def on_room(self, num_bytes: int) -> None:
+    def on_room(self, room: StreamRoom) -> None:
         with self._has_room:
-            self._room += num_bytes
+            self._room += room.num_bytes
             self._has_room.notify_all()
 
-    def on_end(self, stream: int) -> None: ...
+    def on_end(self, end: StreamEnd) -> None: ...
 
     def on_over(self, status: int, reason: str) -> None:
         self.ended.set(ProgramEnd(status, reason))

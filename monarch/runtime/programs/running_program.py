@@ -20,6 +20,7 @@ from typing import Any
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.programs import guard
 from monarch.runtime.programs.byte_flows import ByteSink, ByteSource
+from monarch.runtime.programs.byte_streams import Streams
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import (
     Message,
@@ -29,8 +30,6 @@ from monarch.wire.message import (
     StreamEnd,
     StreamRoom,
 )
-
-Send = Callable[[ProcAddress, Message, bytes], object]
 
 _KEPT_BYTES = 256 * 1024
 _MAX_LAG_BYTES = 1 << 20
@@ -53,7 +52,7 @@ class RunningProgram:
         env: Mapping[str, str],
         directory: str,
         *,
-        send: Send,
+        streams: Streams,
         over: Callable[[], object],
     ) -> None:
         self.order = order
@@ -61,7 +60,7 @@ class RunningProgram:
         self.began = time.time()
         #: Its exit status, as shells have it; None while it runs.
         self.status: int | None = None
-        self._loop, self._send, self._over = loop, send, over
+        self._loop, self._streams, self._over = loop, streams, over
         #: The clients that see it; of a program that is not kept, its owner.
         self._viewers: dict[Uid, ProcAddress] = {}
         #: By viewer of a kept program: the bytes that were sent and not yet shown.
@@ -155,7 +154,7 @@ class RunningProgram:
 
     def _tell(self, message: Message, payload: bytes = b"") -> None:
         for viewer in self._viewers.values():
-            self._send(viewer, message, payload)
+            self._streams.send(viewer, message, payload)
 
     def _on_output(self, stream: int, data: bytes) -> None:
         message = StreamData(self.order.uid, stream)
@@ -169,7 +168,7 @@ class RunningProgram:
                 continue
             self._lags[uid] += len(data)
             late = self._lags[uid] > _MAX_LAG_BYTES
-            self._send(viewer, message, data + _SKIPPED if late else data)
+            self._streams.send(viewer, message, data + _SKIPPED if late else data)
         self._sources[stream].taken(len(data))
 
     def view(self, viewer: ProcAddress, rows: int, columns: int) -> None:
@@ -177,9 +176,10 @@ class RunningProgram:
         self._viewers[viewer.uid], self._lags[viewer.uid] = viewer, 0
         start = self._last.find(b"\n") + 1 if len(self._last) == _KEPT_BYTES else 0
         if start < len(self._last):
-            self._send(viewer, StreamData(self.order.uid, 1), bytes(self._last[start:]))
+            last = bytes(self._last[start:])
+            self._streams.send(viewer, StreamData(self.order.uid, 1), last)
         if self.status is not None:
-            self._send(viewer, ProgramEnded(self.order.uid, self.status), b"")
+            self._streams.send(viewer, ProgramEnded(self.order.uid, self.status))
         elif rows:
             self.resize(rows, columns)
 
@@ -210,13 +210,12 @@ class RunningProgram:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def taken(self, stream: int, num_bytes: int, viewer: Uid) -> None:
+    def taken(self, room: StreamRoom) -> None:
         """Note that a viewer has shown so many bytes."""
-        if self.order.is_kept:
-            if viewer in self._lags:
-                self._lags[viewer] = max(0, self._lags[viewer] - num_bytes)
-        elif stream in self._sources and self.status is None:
-            self._sources[stream].taken(num_bytes)
+        if room.sender in self._lags:
+            self._lags[room.sender] = max(0, self._lags[room.sender] - room.num_bytes)
+        elif not self.order.is_kept and room.stream in self._sources and self.status is None:
+            self._sources[room.stream].taken(room.num_bytes)
 
     def signal(self, number: int) -> None:
         """Send a signal to the program and its children, in a terminal to the foreground group."""

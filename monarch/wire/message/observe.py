@@ -180,23 +180,15 @@ class EnvSet(Request[dict[str, str]], tag=111):
 class DapOpened(Request[None], tag=112):
     """To a proc: connect debugpy, through our messages, to an adapter that knows ``token``.
 
-    ``parent`` is the pid of the parent debug session, 0 for the first. The bytes come as
-    ``DapBytes`` of ``channel`` to ``client``, whose process is ``pid``: the session ends with that
-    process.
+    ``parent`` is the pid of the parent debug session, 0 for the first. The bytes are the stream
+    ``uid`` of ``client``, whose process is ``pid``: the session ends with that process.
     """
 
-    channel: str
+    uid: Uid
     token: str
     parent: int
     client: ProcAddress
     pid: int
-
-
-class DapBytes(Message, tag=113):
-    """Bytes of an editor's session, in both directions; an empty message ends it. Payload: the
-    bytes."""
-
-    channel: str
 
 
 class AbortGroups(Request[tuple[_Connection, ...]], tag=114):

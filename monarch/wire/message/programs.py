@@ -1,6 +1,6 @@
-"""Programs that a host runs for a person, and forwarded ports.
+"""Programs that a host runs for a person, forwarded ports, and editors' sessions.
 
-Both are streams of bytes, with a uid that the client has chosen. A sender may have at most a window
+They are streams of bytes, with a uid that the client has chosen. A sender may have at most a window
 of bytes under way; the receiver reports how many it has taken.
 """
 
@@ -124,10 +124,12 @@ class StreamRoom(Message, tag=148):
 
 
 class StreamEnd(Message, tag=149):
-    """There will be no more bytes of the stream."""
+    """There will be no more bytes of the stream; if ``is_both``, the sender takes none of the other
+    direction either."""
 
     uid: Uid
     stream: int
+    is_both: bool = False
 
 
 class IdleLimit(Request[None], tag=150):
