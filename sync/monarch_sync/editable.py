@@ -31,10 +31,11 @@ class Editable(NamedTuple):
 
 
 def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) -> list[Folder]:
-    """Return the folders of editable installs outside of ``workspace``, each with where it lands.
-    Packages are looked up on ``path``, or on ``sys.path``.
+    """Return the folders of editable installs that are outside of ``workspace``. Each ``Folder``
+    says where in the replica it lands.
 
-    Empty if ``workspace.editable`` is off or the workspace has no folders.
+    Packages are looked up on ``path``; None: on ``sys.path``. Empty if ``workspace.editable`` is
+    off or the workspace has no folders.
     """
     if not workspace.editable or not workspace.folders:
         return []
@@ -72,8 +73,9 @@ def _name_if_editable(package: metadata.Distribution) -> str:
 
 
 def _roots(package: metadata.Distribution) -> Iterator[Path]:
-    """Yield the folders that a package is imported from: those that its `.pth` file names, or where
-    its import finder finds it."""
+    """Yield the folders from which Python imports an editable package. They are read from the
+    package's `.pth` file, or from the module of its import finder.
+    """
     for file in package.files or ():
         if len(file.parts) > 1 or not file.name.endswith((".pth", "_finder.py")):
             continue

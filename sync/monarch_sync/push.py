@@ -70,12 +70,12 @@ class HostView:
 
 
 class _Change(NamedTuple):
-    """The changes from a host's state to the new one. For a first state, they are the changes from
-    the entries that instalments brought, whose digest is ``ahead``.
+    """The changes from a host's state to the new state. If instalments were sent, they are the
+    changes from the entries in these, and ``ahead`` is the digest of those entries.
 
-    ``contents``: the contents of changed files that may be sent unasked. ``unsure``: those of them
-    that the host may have at another path; those that its manifest has are not sent. ``replaced``:
-    contents of the old state that no file has any more.
+    ``contents``: digests of contents of changed files that may be sent before the host asks for
+    them. ``unsure``: the part of ``contents`` that the host may have at another path. ``replaced``:
+    digests of contents that a file had in the old state and no file has in the new.
     """
 
     base: bytes
@@ -308,8 +308,9 @@ class Push:
         return files
 
     def tell(self, report: HostReport) -> None:
-        """Write into the host's report what it has staged; if nothing, count all files as
-        unchanged."""
+        """Copy the numbers of files, links, modes and folders from the host's ``Staged`` reply into
+        ``report``. Without such a reply, count all files as unchanged.
+        """
         staged = self.staged
         if staged is None:
             report.num_unchanged = self._manifest.num_files

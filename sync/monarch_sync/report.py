@@ -339,7 +339,9 @@ class SyncReport:
         return lines
 
     def audit_kept_lines(self) -> list[str]:
-        """Return a line for each kind of code that stays old by design, as a frame that runs."""
+        """Return a line for each kind of code that stays old by design, such as a function that is
+        running.
+        """
         return [f"kept: {printable(text)}" for text in self.kept]
 
     def behind_lines(self) -> list[str]:

@@ -79,10 +79,10 @@ class Folder:
 class Workspace:
     """Local folders that hosts mirror.
 
-    `dirs` as a list lands each folder in its own name, as a mapping (local -> remote) where the
-    mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in `.gitignore`
-    syntax, without `!`. `editable` includes the author's editable installs (see
-    `monarch_sync.editable`). `env` is kept for programs that read it; no push uses it.
+    If `dirs` is a list, each folder lands in a folder with its own name. If it is a mapping (local
+    -> remote), each lands at its remote path; "" is the replica's root itself. `ignore` adds
+    patterns in `.gitignore` syntax, without `!`. `editable` includes the author's editable installs
+    (see `monarch_sync.editable`). `env` is kept for programs that read it; no push uses it.
 
     Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, two
     listed folders of one name, and for one folder or pattern in place of a list. A missing folder
@@ -137,8 +137,10 @@ class Workspace:
         return new
 
     def folders_meet(self, touched: Iterable[str]) -> bool:
-        """Return whether one folder has an entry at the place where another lands, or had one that
-        is among the ``touched`` paths."""
+        """Return whether one folder of the workspace has an entry at a path where another folder
+        lands. True also if such an entry is among the ``touched`` paths, because it may just have
+        been deleted.
+        """
         for outer in self.folders:
             for inner in self.folders:
                 inside = outer.relative_of(inner.remote)

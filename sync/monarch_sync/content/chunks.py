@@ -78,8 +78,9 @@ class _Tape:
         return memoryview(self._buffer)[self._at : self._at + size]
 
     def find(self, anchor: bytes) -> int:
-        """Return the distance from the position to the next ``anchor``, in bytes; -1 if it does not
-        begin within ``_WINDOW`` bytes."""
+        """Return how many bytes lie between the stream's position and the next ``anchor``. Return
+        -1 if the next ``_WINDOW`` bytes do not have it.
+        """
         self.ahead(_WINDOW)
         index = self._buffer.find(anchor, self._at, self._at + _WINDOW)
         return index - self._at if index >= 0 else -1
@@ -94,7 +95,11 @@ class _Tape:
         return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
 
     def digest_of(self, ahead: memoryview) -> bytes:
-        """Return the digest of the next bytes, ``ahead``; a whole block has its digest already."""
+        """Return the digest of the next bytes, which the caller passes as ``ahead``.
+
+        The digest of a whole block is taken from ``blocks_ahead`` if it is there, and not computed
+        again.
+        """
         if len(ahead) == BLOCK_BYTES and (blocks := self.blocks_ahead()):
             return bytes(blocks[:DIGEST_BYTES])
         return digest_bytes(ahead)
@@ -110,7 +115,8 @@ def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
     """Cut the rest of ``stream`` into chunks, and return (digest of the content, size in bytes,
     chunks).
 
-    The chunks are cut where the ``old`` ones are, so far as the content still has these.
+    If the content has a chunk of ``old``, possibly at another offset, it is cut at the same bytes
+    again. Pass None for ``old`` if no earlier version is known.
     """
     tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
@@ -181,8 +187,12 @@ def _is_overwritten(tape: _Tape, chunk: ContentChunk, following: ContentChunk) -
 
 
 def _find_again(tape: _Tape, old: list[ContentChunk], at: int) -> tuple[int, int]:
-    """Return (distance in bytes, index) of the old chunk that comes next in the stream, of a few
-    from the index ``at`` on. The distance is -1 if the stream has none of them nearby."""
+    """Return where the stream continues with an old chunk, as (distance in bytes, index of the
+    chunk).
+
+    Only a few chunks of ``old``, from the index ``at`` on, are searched for; the nearest one
+    counts. The distance is -1 if none of them is nearby.
+    """
     best = (-1, at)
     for index in (at + step for step in _STEPS if at + step < len(old)):
         distance = tape.find(old[index].anchor)

@@ -46,8 +46,11 @@ def patch(old: bytes, new: bytes) -> bytes:
 
 
 def unpatch(frame: Content, old: bytes, size: int) -> bytes:
-    """Return the content that ``frame`` makes of ``old``. Raises `BadMessage` unless that has
-    ``size`` bytes; never makes more than ``size`` bytes."""
+    """Return the content that ``frame`` makes of ``old``.
+
+    Raises `BadMessage` if the result does not have exactly ``size`` bytes. It is not decompressed
+    beyond that size.
+    """
     return _decompress(frame, size, zstd.ZstdDecompressor(_as_prefix(old), _LIMITS))
 
 

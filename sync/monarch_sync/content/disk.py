@@ -30,15 +30,19 @@ _HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
 
 
 class Disk:
-    """Changes a disk. Each method is one step; a replica writes in no other way. ``can_exchange``:
-    whether to ask the file system to exchange two files, which not all of them can."""
+    """Changes a disk. Each method is one step; a replica writes in no other way.
+
+    ``can_exchange`` False: never ask the file system to exchange two files in one step. If it is
+    True, a file system that cannot do this is noticed.
+    """
 
     def __init__(self, *, can_exchange: bool = True) -> None:
         self._can_exchange = can_exchange
 
     def write(self, path: Path, content: Content, mode: int = 0o600) -> None:
-        """Write a file as a whole or not at all, in place of one that exists: it is written beside
-        its place, and then renamed."""
+        """Write a file as a whole or not at all; it replaces an existing file. The content is
+        written to ``NAME.part`` in the same folder, which is then renamed.
+        """
         beside = path.with_name(f"{path.name}.part")
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
@@ -152,8 +156,10 @@ class Disk:
             self.chmod(target, mode)
 
     def exchange(self, first: AnyPath, second: AnyPath) -> None:
-        """Exchange two files in one step, or in several where the file system cannot: then there is
-        still always a file at ``second``."""
+        """Exchange two files, in one step if the file system can do that.
+
+        Otherwise it takes several steps, between which a file always exists at ``second``.
+        """
         if self._can_exchange and _exchange(first, second):
             return
         beside = f"{os.fspath(first)}{_BESIDE}"

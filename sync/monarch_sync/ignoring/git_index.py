@@ -77,8 +77,9 @@ def tracked_paths(git_dir: str) -> frozenset[str]:
 
 
 def paths_below(folder: Path, work_tree: str, paths: Iterable[str]) -> list[str]:
-    """Return those of ``paths``, relative to ``work_tree``, that are in ``folder``, now relative to
-    it."""
+    """Return the paths that are inside ``folder``, relative to ``folder``. The given ``paths`` are
+    relative to ``work_tree``; all others are left out.
+    """
     prefix = "" if work_tree == str(folder) else f"{folder.relative_to(work_tree)}/"
     return [path[len(prefix) :] for path in paths if path.startswith(prefix)]
 

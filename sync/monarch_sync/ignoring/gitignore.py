@@ -55,8 +55,9 @@ class _IgnoreRule:
 
     @property
     def is_quick(self) -> bool:
-        """Whether one regular expression matches the pattern fast enough, although it tries many
-        ways in which the stars may fit."""
+        """Whether a regular expression matches this pattern fast: the pattern is short and has few
+        stars, so that there are few ways in which the stars may fit.
+        """
         return len(_STARS.findall(self.text)) <= self.max_stars and len(self.text) <= _MAX_QUICK
 
     @functools.cached_property

@@ -30,8 +30,9 @@ _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file,
 
 
 class _Level(NamedTuple):
-    """The rules of one folder. They match an absolute path without its first ``start`` characters,
-    which are the folder."""
+    """The rules of one folder. ``start``: how many characters of an absolute path are the folder's
+    own path. The rules match the rest of the path.
+    """
 
     start: int
     own: RuleFile | None
@@ -231,9 +232,10 @@ def _personal(git_dir: str | None) -> RuleFile | None:
 
 def other_rule_files(git_dir: str | None) -> list[str]:
     """Return the rule files that apply to a folder but are neither in it nor above it, and git's
-    configuration files, which may name further ones. They may not exist.
+    configuration files, which may name further rule files.
 
-    ``git_dir``: the git directory of the repository that the folder is in; None if it is in none.
+    The files may not exist. ``git_dir``: the git directory of the repository that the folder is in;
+    None if it is in none.
     """
     repository = common_dir(git_dir) if git_dir is not None else None
     exclude = [exclude_file(git_dir)] if git_dir is not None else []

@@ -17,8 +17,8 @@ from monarch_sync.workspace import Folder
 
 
 class Tracked:
-    """The files of one folder that git tracks and that ``walk`` has not yielded; ``listed`` are
-    those that it has. Paths are relative to the folder.
+    """The files of one folder that git tracks and that ``walk`` did not yield. ``listed`` are the
+    paths that ``walk`` yielded. Paths are relative to the folder.
 
     ``parents`` are all folders above these files. Raises ``OSError`` if the git index cannot be
     read.

@@ -106,8 +106,8 @@ class Committer:
     def _opened(self, new: Manifest) -> list[str]:
         """Return the folders that were closed to writing and that this commit opened.
 
-        If the plan is repeated, returns all folders whose mode is closed besides, as the
-        interrupted attempt may have opened any of them.
+        If the plan is repeated, the interrupted attempt may have opened folders, too. So all
+        folders that have a closed mode in ``new`` are returned as well.
         """
         opened = self._parents.opened
         if not self._is_repeated:
@@ -163,8 +163,11 @@ class Committer:
             self._parents.opened.append(new_path)
 
     def _has_moved(self, old_path: str, new_path: str) -> bool:
-        """Return whether a folder has been moved already: it is at the new path with the names that
-        the old state has in it, or it is not at the old path with these names."""
+        """Return whether a folder has been moved already, by the names that ``self._old`` has in
+        it.
+
+        It has been moved if the new path has exactly these names, or if the old path does not.
+        """
         node = self._old.folder(old_path)
         return self._folders.holds(new_path, node) or not self._folders.holds(old_path, node)
 
@@ -378,8 +381,9 @@ class ParentFolders:
 
 
 def _is_meddled_with(path: str, status: os.stat_result, ready: ReadyContent, entry: Entry) -> bool:
-    """Return whether a program has written to a staged file since it was staged, by its second
-    name."""
+    """Return whether a program has written to a staged file since it was staged. A program can
+    reach the file if it has a second name.
+    """
     return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 

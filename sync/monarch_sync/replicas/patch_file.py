@@ -33,9 +33,12 @@ Write = tuple[int, bytes]
 
 
 class Patch(msgspec.Struct, array_like=True, frozen=True):
-    """The patch from the content ``base``, of ``base_size`` bytes, to the content ``digest`` of
-    ``size``: ``writes`` are (offset, bytes); ``undo`` are the writes that restore the old
-    content."""
+    """A patch from one content of a file to another. ``base`` and ``base_size`` are the old
+    content's digest and size, ``digest`` and ``size`` the new content's.
+
+    ``writes`` are (offset, bytes) to write into the old content; ``undo`` are the writes that
+    restore it.
+    """
 
     base: bytes
     base_size: int
@@ -125,8 +128,11 @@ class Blocks:
         return digest
 
     def undo(self, path: str, size: int, writes: Sequence[Write]) -> list[Write] | None:
-        """Return the writes that undo these and the change to ``size``; None if they are more than
-        ``MAX_PATCH_BYTES``."""
+        """Return the writes that undo ``writes`` and the change of the file's length to ``size``.
+        Call it before they happen, because it reads the bytes that they replace.
+
+        None if the file would be cut by more than ``MAX_PATCH_BYTES``.
+        """
         with open(path, "rb", buffering=0) as file:
             fd = file.fileno()
             old_size = os.fstat(fd).st_size
@@ -149,8 +155,9 @@ def _read_blocks(fd: int) -> bytes:
 
 
 def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearray:
-    """Return the joined digests of a file's blocks as they would be after the writes, at the length
-    ``size``; ``old`` are the present ones."""
+    """Return the digests of a file's blocks, joined, as they would be after ``writes`` and with the
+    length ``size``. ``old`` are the joined digests of the present blocks.
+    """
     old_size = os.fstat(fd).st_size
     touched = {
         index

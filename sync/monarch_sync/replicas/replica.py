@@ -340,8 +340,9 @@ class Replica:
         return pending.staged(self._source_of)
 
     def _source_of(self, path: str) -> str:
-        """Return the path at which a file's new content is until the commit; for a file that is
-        patched in place or has its content already, its own path."""
+        """Return the path at which a file's new content is until the commit. That is the file's own
+        path if the file has this content already, or will be patched in place.
+        """
         ready = self._staging.ready[path]
         return ready.source if ready.source and ready.patch is None else f"{self.root}/{path}"
 

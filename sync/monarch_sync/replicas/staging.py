@@ -63,8 +63,9 @@ class Staging:
         os.makedirs(self.folder, exist_ok=True)
 
     def begin(self, plan: SyncPlan, old: Manifest) -> None:
-        """Begin to prepare a plan that starts from the state ``old``, or the next part of a first
-        state."""
+        """Begin to prepare a plan that starts from the state ``old``. For a first state that comes
+        in instalments, call it for the plan of each part.
+        """
         if not os.path.isdir(self.folder):  # A clean-up program may have deleted it.
             with contextlib.suppress(FileExistsError):  # Other errors show when it is used.
                 os.mkdir(self.folder)
@@ -249,9 +250,12 @@ class Staging:
         old_status: os.stat_result | None,
         status: os.stat_result | None = None,
     ) -> int:
-        """Give a staged file the mode and the time that it will have when visible; return that
-        time, in nanoseconds. ``old_status`` is the status of the file that it replaces; ``status``
-        is its own, if the caller has just read it."""
+        """Give a staged file the mode and the mtime that it will have when it is visible; return
+        the mtime in nanoseconds.
+
+        ``old_status`` is the status of the file that the staged file replaces. ``status`` is the
+        status of the staged file; None: it is read.
+        """
         if status is None:
             status = os.lstat(path)
         if status.st_mode & 0o7777 != entry.mode | 0o600:

@@ -23,8 +23,11 @@ MIN_LOG_BYTES = 256 << 10
 
 
 class LoggedState(NamedTuple):
-    """The state of a replica, as its log has it. ``boot`` identifies the start of the machine, and
-    the folder, when it was recorded; a manifest from another one is checked first."""
+    """The state of a replica, as its log has it.
+
+    ``boot`` identifies the replica's folder and the start of the machine at the time of the record.
+    If either differs now, the files are compared with the manifest before it is used.
+    """
 
     generation: int = 0
     author: str = ""

@@ -29,7 +29,9 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Rule(NamedTuple):
-    """A line of an ignore file, or a pattern that is not from a file; ``line`` is 0 then."""
+    """An ignore rule. ``file`` is the ignore file; for a pattern that is in no file, it is the name
+    of the pattern's source, and ``line`` is 0.
+    """
 
     file: str
     line: int
@@ -204,8 +206,9 @@ def _deciding(folder: Path, relative: str) -> Rule | None:
 
 
 def _matches(pattern: str, inner: str, is_dir: bool) -> bool:
-    """Return whether one pattern, in the folder that ``inner`` is relative to, leaves the path
-    out."""
+    """Return whether ``pattern`` leaves out the path ``inner``, which is relative to the folder
+    that the pattern applies to.
+    """
     rules = rules_of(os.fsencode(pattern))
     return rules is not None and rules.verdict(os.path.basename(inner), inner, is_dir) is True
 

@@ -82,8 +82,9 @@ class Readings:
         self._stale.clear()
 
     def stale_names(self) -> set[str]:
-        """Return the names of files with several names that were found changed, and forget them, so
-        that each is returned once."""
+        """Return the paths of files with several names (hard links) whose content a reading found
+        changed. Each is returned by one call only.
+        """
         stale, self._stale = self._stale, set()
         return stale
 
@@ -196,8 +197,9 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
 
 
 def _filled(fd: int, status: os.stat_result) -> os.stat_result:
-    """Wait while a file is empty and a program has it open to write, at most until a deadline;
-    return its status."""
+    """Wait while a file is empty and a program has it open to write, for ``_EMPTY_SECONDS`` at
+    most; return its status after that.
+    """
     deadline = time.monotonic() + _EMPTY_SECONDS
     while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
         time.sleep(_STEP_SECONDS)

@@ -18,11 +18,11 @@ from monarch_sync.tree.entry import Entry
 
 
 class Child(msgspec.Struct, frozen=True, gc=False):
-    """One name in a folder. ``node`` is its content, if it is a folder that is not empty; else
-    None.
+    """One name in a folder. ``node`` is the content of a folder that is not empty; None for
+    anything else.
 
-    If there is a node, but ``entry`` is None or no folder, the manifest is invalid. ``fold`` is the
-    digest of name, entry and node.
+    A name that has a ``node`` must have the ``entry`` of a folder; otherwise the manifest is
+    invalid. ``fold`` is the digest of name, entry and node.
     """
 
     entry: Entry | None

@@ -51,8 +51,9 @@ def build(entries: Iterable[Entry]) -> TreeNode:
 def _add_folder(
     folders: dict[str, dict[str, Entry | None]], folder: str
 ) -> dict[str, Entry | None]:
-    """Add a folder without an entry, and those above it that are missing; return the names in the
-    new folder, which is empty."""
+    """Add to ``folders`` an empty folder, and those folders above it that are missing. Return the
+    names in the new folder: an empty dict, which the caller fills.
+    """
     names = folders[folder] = {}
     while folder:
         folder, name = split(folder)
@@ -155,7 +156,9 @@ class Editor:
         return self._nodes[""]
 
     def _count(self, folder: str) -> None:
-        """Correct a folder's numbers and digest for the children that were changed."""
+        """Bring a folder's counts and digests up to date after some of its children were changed.
+        Children that have become empty and have no entry are removed.
+        """
         node, touched = self._nodes[folder], self._touched[folder]
         old_folds, new_folds = [], []
         for name, old_child in touched.items():

@@ -102,8 +102,9 @@ class Cover:
                     pass
 
     def is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, under its new name
-        as under its old."""
+        """Return whether the ignore rules give the same results for a renamed folder and its
+        content under the old name as under the new. False if that is uncertain.
+        """
         tracked = self._tracked
         if tracked is not None and (tracked.below(old) or tracked.below(new)):
             return False  # Some of its folders may not be watched.

@@ -128,8 +128,9 @@ class LiveWatch:
                     cover.take_in(parent[at:], [path[at:] for path in paths])
 
     def _is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, under its new name
-        as under its old."""
+        """Return whether the ignore rules give the same results for a renamed folder and its
+        content under the old name as under the new. False if that is uncertain.
+        """
         return all(
             cover.is_plain(old[len(cover.root) + 1 :], new[len(cover.root) + 1 :])
             for cover in self._covers

@@ -23,8 +23,9 @@ _Stamp = tuple[int, int, int] | None
 
 
 class _OuterFolder:
-    """A folder at or above a workspace folder. ``names`` are those of some rule files, and
-    ``.git``, that exist in it."""
+    """A folder at or above a workspace folder. ``names``: which of the names that matter (rule
+    files and ``.git``) exist in it, as of the last look.
+    """
 
     def __init__(self, folder: str, names: Sequence[str], tick_ns: int) -> None:
         self.folder = folder
@@ -124,8 +125,9 @@ class OuterRules:
             level.look()
 
     def _find_git_dir(self) -> tuple[str, str]:
-        """Return (folder, git directory) of the repository that contains the workspace folder, from
-        what the last look saw; ("", "") if there is none."""
+        """Return (folder, git directory) of the repository that contains the workspace folder; ("",
+        "") if there is none. The folders are those seen by the last look.
+        """
         for level in self._folders:
             if _DOT_GIT in level.names and (git_dir := git_dir_of(level.folder)) is not None:
                 return level.folder, git_dir

@@ -69,9 +69,10 @@ class SystemWatch:
                 next_audit = started + max(self._audit_seconds, _AUDIT_SHARE * cost)
 
     def _is_ours(self, change: Change, path: str) -> bool:
-        """Return whether a path may belong to the workspace. False if a name in it, below the
-        workspace's folder, is one for which ``is_never_taken`` is true; no other rules are
-        asked."""
+        """Return whether a changed path may belong to the workspace. It does not if
+        ``is_never_taken`` holds for a name in it below the workspace's folder; ignore rules are not
+        consulted.
+        """
         root = max((r for r in self._roots if path.startswith(f"{r}/")), key=len, default=path)
         return not any(map(is_never_taken, path[len(root) :].split("/")))
 
