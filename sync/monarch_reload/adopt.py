@@ -82,11 +82,11 @@ class Adoption:
                 self.displaced[id(value)] = value, before
 
     def before_of(self, value: Any) -> Any:
-        """Return the object that a module's name was bound to before a commit binds it to
-        ``value``.
+        """Return the object that a module's name has before the commit, where the commit binds that
+        name to ``value``.
 
-        Returns MISSING if no name is bound to ``value`` anew, if the name is new, or if either
-        object is plain data, such as a number or a text.
+        Returns MISSING if the commit binds no name to ``value``, or a name that does not exist yet.
+        It does so too if one of the two objects is plain data, such as a number or a text.
         """
         _, before = self.displaced.get(id(value), (value, MISSING))
         return MISSING if NameKind.DATA in (kind_of(value), kind_of(before)) else before
@@ -194,8 +194,11 @@ class Adoption:
         return value
 
     def _moved(self, live: Any, value: Any) -> Any:
-        """Return the live definition that replaces a staged value, adapted to the module and name
-        that it has now.
+        """Give a live definition the new code of ``value``, the staged definition that replaces it
+        under another module or name, and return the object to bind.
+
+        That is the live definition. It is the staged function if the live function cannot take its
+        code.
         """
         if is_a(live, FunctionType):
             return self.functions.function(live, value)
@@ -239,10 +242,11 @@ class Adoption:
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
-        """Return the wrapper of a function that the name is bound to: the live wrapper if it can
-        call the new code with the same cache, else the new wrapper.
+        """Return the object to bind to the name of a wrapped function, such as a cached function.
 
-        Objects that refer to the live wrapper reach the new code in either case.
+        It is the live wrapper if the wrapper can call the new code and its cache may stay;
+        otherwise it is the new wrapper. In either case objects that refer to the live wrapper reach
+        the new code.
         """
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))

@@ -208,8 +208,9 @@ class Prepared:
         self._judge(changed)
 
     def _move_files(self, changed: Mapping[str, ModuleSource]) -> None:
-        """Set the new path of modules that move to another file, so that new code imports the files
-        beside the new one."""
+        """Give modules whose file has moved the path of the new file at once, so that imports in
+        the new code find the files beside it.
+        """
         for name, source in changed.items():
             if source.path != self._process.sources[name].path:
                 self._file_moves.apply(reshaped(sys.modules[name], source.path))
@@ -314,7 +315,9 @@ class Prepared:
             self._adoption.classes.take_methods_only(live)
 
     def _judge(self, changed: Mapping[str, ModuleSource]) -> None:
-        """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
+        """Fill in the report: the verdicts, the warnings and the threads that the trial started.
+        Collect the caches that the commit will clear.
+        """
         report, plan, running = self.report, self._plan, self._process.sources
         refused, moved = self._adoption.refused, self._adoption.moved
         patched = self._functions.patched
@@ -332,11 +335,11 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> Iterator[tuple[str, RemovedAssignment]]:
-        """Plan to make again the attributes of other modules that removed statements of the edited
-        modules have set.
+        """Plan to make objects again whose attributes or items a removed statement has set, also in
+        modules that are not edited. ``edits`` is extended by these.
 
-        Yields the removed assignments for which that is not possible, each with the module that
-        made it.
+        Yields (module, removed assignment) for each assignment whose effect cannot be removed so;
+        ``module`` is the edited module.
         """
         running = self._process.sources
         anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)

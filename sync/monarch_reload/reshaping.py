@@ -31,8 +31,9 @@ def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
 
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
-    """Yield changes that set the attributes of a module which say where its file and its submodules
-    are."""
+    """Yield the changes that make a module belong to the file ``path``: they set ``__file__``,
+    ``__path__``, ``__spec__`` and the attributes beside them.
+    """
     spec = importlib.util.spec_from_file_location(module.__name__, path)
     assert spec is not None
     folders = spec.submodule_search_locations

@@ -104,8 +104,11 @@ def _num_switches() -> int:
 
 
 def _places() -> dict[int, tuple[FrameType, int]]:
-    """Return the frame and instruction of each other thread. The frames are kept: a thread that has
-    run since is at another instruction, or in another frame."""
+    """Return the frame and the instruction at which each other thread is, by thread id.
+
+    To compare with a later call: a thread that has run meanwhile is at another instruction or in
+    another frame. The frames are kept alive, so that a new frame cannot have the id of an old one.
+    """
     me = threading.get_ident()
     frames = sys._current_frames().items()
     return {thread: (frame, frame.f_lasti) for thread, frame in frames if thread != me}

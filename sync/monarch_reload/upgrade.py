@@ -23,8 +23,8 @@ class ClassUpgrade:
     """A prepared upgrade of the class ``live`` to ``staged``. The commit changes both classes, and
     its undo restores both.
 
-    ``adds_globals``: the module's values that the new methods read are added to the globals of the
-    live methods. ``also`` are further changes of the same commit. Raises NeedsRespawn if live
+    ``adds_globals``: the values in the globals of the new methods are set in the globals of the
+    live methods, too. ``also`` are further changes of the same commit. Raises NeedsRespawn if live
     instances cannot become instances of the new class.
     """
 
@@ -125,8 +125,9 @@ def _rename(staged: type, live: type) -> None:
 
 
 def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
-    """Return (qualified name of what is around the class, name of ``part`` from the class on); None
-    if ``part`` is not in the class."""
+    """Return (qualified name of what surrounds the class, name of ``part`` beginning with the
+    class's name); None if ``part`` is not defined in the class.
+    """
     outer, class_name, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
     return (outer, class_name + inner) if class_name else None
 

@@ -198,9 +198,12 @@ class Audit:
         return None
 
     def _shipped(self, function: FunctionType) -> Sequence[str]:
-        """Return the module of a function that was pickled by value, in a list. Empty unless the
-        code has no file and an earlier version of the module has exactly this code: other code
-        without a file was generated."""
+        """Return the module of a function that was pickled by value and sent here, in a list; empty
+        if it is not such a function.
+
+        Its code has no file, and an earlier version of its module has exactly this code. Other code
+        without a file was generated.
+        """
         name, code = str(function.__module__), function.__code__
         if code.co_filename[:1] != "<" or name not in self._names:
             return ()
@@ -372,11 +375,11 @@ class Audit:
     # Both
 
     def _held(self, things: list[Any], around: list[Any], ours: list[Any]) -> list[bool]:
-        """Return for each thing whether anything but the audit and the reloader refers to it.
+        """Return a list with a bool for each of ``things``: whether anything but the audit and the
+        reloader refers to it.
 
-        Asks several times, as a running call may end in between. Objects in ``around`` and
-        ``ours``, and objects that refer to a thing but are unreachable themselves, do not count as
-        users.
+        The references are looked up several times, because a running call may end in between.
+        Objects in ``around`` and ``ours`` do not count as users, nor do unreachable objects.
         """
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own_objects = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]

@@ -59,9 +59,12 @@ class Expected:
         paths: Collection[str],
         patched: Iterable[FunctionType],
     ) -> Expected:
-        """Record the expected values of a commit. ``twins`` pairs each new object with the live
-        object that continues in its place; ``displaced`` are objects whose name another object
-        takes. Functions of ``paths`` are compared with their source.
+        """Record the expected values of a commit.
+
+        ``twins`` pairs each new object with the live object that takes its code. ``displaced`` are
+        objects whose name is bound to another object now. ``paths`` are the source files of the
+        modules; functions from other files count as generated. ``patched`` are the functions whose
+        behaviour changed.
         """
         expected = cls()
         for owner, name, value in cls._values_of(twins, paths):
@@ -106,8 +109,9 @@ class Expected:
 
 
 def _are_generated(fresh: Any, live: Any, paths: Collection[str]) -> bool:
-    """Return whether both objects are functions, and the fresh one is generated: its file is not in
-    ``paths``, and its globals are those of no loaded module."""
+    """Return whether ``fresh`` and ``live`` are both functions, and ``fresh`` was generated: its
+    file is not in ``paths``, and its globals are those of no loaded module.
+    """
     are_functions = type(fresh) is FunctionType and type(live) is FunctionType
     return (
         are_functions

@@ -38,8 +38,8 @@ def models() -> Iterator[type]:
 
 
 def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator[type]:
-    """Yield the classes of ``modules`` whose fields differ from the fields that the validator of
-    ``holder`` has copied of them.
+    """Yield classes of ``modules`` with other fields now than at the time when ``holder`` copied
+    their fields for its validator.
 
     ``holder`` is a pydantic model or a type adapter.
     """

@@ -52,8 +52,10 @@ class Compilation:
 
 @dataclass
 class CodeChanges:
-    """The changes of a commit that compiled code may have gone through, before and after: code
-    objects, and names of functions in classes and of values in modules."""
+    """What one commit changes that compiled code may depend on. ``codes`` are the changed code
+    objects, old and new, by id; ``names`` are names of functions in classes and of values in
+    modules.
+    """
 
     codes: dict[int, CodeType] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -108,10 +110,11 @@ class CompiledCode:
     def following(
         self, flips: Iterable[Flip], changes: CodeChanges, before_shift: Callable[[], None]
     ) -> Iterator[Flip]:
-        """Yield the changes in ``flips``, and record in ``changes`` what they change.
+        """Yield ``flips`` for the commit, and record in ``changes`` what they change.
 
-        Where compiled code only moves to other lines, it is moved in place and stays the same
-        object; ``before_shift`` is called before the first such move.
+        If a change only moves compiled code to other lines, a change of line numbers is yielded
+        instead, and the code stays the same object. ``before_shift`` is called before the first of
+        these.
         """
         self.watch()
         compiled = {id(code) for code in _codes_seen() if _entries(code)}
@@ -180,8 +183,11 @@ def name_in(code: CodeType) -> str:
 
 
 def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
-    """Return a change that moves the lines of a code object in place; None unless compiled code
-    depends on the object and only its line numbers change. ``compiled`` are ids of code objects."""
+    """Return a `LineShift` to make in place of ``flip``; None if ``flip`` must be made as it is.
+
+    It replaces a change of a function's code if compiled code depends on that code, and only line
+    numbers change. ``compiled`` are the ids of code objects that compiled code depends on.
+    """
     if not (isinstance(flip, Attribute) and flip.name == "__code__"):
         return None
     old = flip.owner.__code__
@@ -252,8 +258,10 @@ def _is_invalid(entry: Any) -> bool:
 
 
 def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> None:
-    """Drop the stale graphs of a function. Drop all its graphs if few others are left, or if single
-    graphs cannot be dropped."""
+    """Drop the ``stale`` graphs of a function; ``entries`` are all of its graphs. All are dropped
+    if torch cannot drop single graphs, if no other is left, or if too many dropped graphs have
+    gathered.
+    """
     guards = sys.modules.get("torch._dynamo.guards")
     deleted = getattr(guards, "DeletedGuardManagerWrapper", None)
     gone = sum(map(_is_invalid, entries))

@@ -89,11 +89,11 @@ def refill(container: Any, content: Any) -> None:
 
 
 class Difference(msgspec.Struct, frozen=True, eq=False):
-    """The difference between two states of a container: the entries that are ``gone``, and those
-    that were ``put`` in.
+    """The difference between two states of a container: entries that are ``gone``, and entries that
+    were ``put`` in.
 
-    Both are containers of the same kind, but lists for a deque. In a list, ``put`` replaces the
-    gone entries from the index ``start`` on.
+    ``gone`` and ``put`` have the type of the container, but are lists for a deque. In a list,
+    ``put`` replaces the gone entries from the index ``start`` on.
     """
 
     gone: Any
@@ -133,8 +133,11 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))
 
     def apply(self, container: Any, over_others: bool = True) -> None:
-        """Make the same change to ``container``. With ``over_others`` False, dict keys that other
-        code has changed since the earlier state are left alone."""
+        """Make the same change to ``container``.
+
+        With ``over_others`` False, a dict key is left alone if its value is no longer the value
+        that it had before the difference.
+        """
         if isinstance(container, dict):
             for key, value in self.gone.items():
                 if over_others or container.get(key) is value:

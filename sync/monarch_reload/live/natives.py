@@ -68,10 +68,10 @@ def _special(cls: type) -> set[str]:
 
 
 def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, str]]:
-    """Yield live classes that native code keeps using in their old or staged form, with the name of
-    the native code.
+    """Yield (live class, name of the native type) for each class that native code keeps using, so
+    that an edit of the class would not reach that code.
 
-    `pairs` are staged classes, each with the live class that takes its body.
+    `pairs` are (staged class, live class that takes its body).
     """
     live_of = {id(cls): live for staged, live in pairs for cls in (staged, live)}
     replaced = {id(vars(live).get(name)) for staged, live in pairs for name in vars(staged)}

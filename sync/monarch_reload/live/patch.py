@@ -146,13 +146,15 @@ def _same_constant(one: Any, other: Any) -> bool:
 
 
 class FunctionPatch:
-    """Patches functions; remembers which live object each staged object is the new version of."""
+    """Collects the changes that give live functions new code. ``twins`` has the (staged, live) pair
+    of each new object that a live object continues.
+    """
 
     def __init__(self, namespaces: Mapping[str, dict[str, Any]] | None = None) -> None:
         """``namespaces`` are the globals of each staged module, by module name.
 
-        They tell which new functions ``exec`` has made in a namespace of its own. None: that is not
-        checked.
+        With them, a new function is noticed whose globals are no module's, because ``exec`` made it
+        in a namespace of its own. None: such functions are not noticed.
         """
         self._namespaces = namespaces
         self.twins: dict[int, tuple[Any, Any]] = {}  # id(staged) -> (staged, live)
@@ -230,8 +232,11 @@ class FunctionPatch:
                 self.flips.append(Attribute(live, name, value))
 
     def _heir(self, live: Any, staged: Any) -> Any:
-        """Return the object to put in place of ``live`` in a live function: the live object that
-        continues ``staged``, or ``staged`` itself. Classes are patched elsewhere."""
+        """Return the object that a live function refers to from now on in place of ``live``.
+
+        That is the live function that continues ``staged``, which gets its new code here; or the
+        live object recorded for ``staged``; or ``staged`` itself. Classes are patched elsewhere.
+        """
         if is_a(staged, FunctionType) and made_alike(live, staged):
             return self.function(live, staged)
         return self.live_of(staged)

@@ -79,8 +79,9 @@ def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, An
 
 
 def sort_in_again(holder: Any, keys: Collection[int]) -> None:
-    """Insert all entries of a dict or set again, if one of its keys has an id in ``keys``. Those
-    are keys whose hashes have changed."""
+    """Insert all entries of a dict or set again if one of its keys has an id in ``keys``, because
+    the hashes of those keys have changed.
+    """
     if type(holder) is dict and any(id(key) in keys for key in holder):
         items = list(dict(holder).items())
         holder.clear()

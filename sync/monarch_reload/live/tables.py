@@ -25,8 +25,8 @@ _LAMBDA = "<lambda>"
 class HeldDefinition(msgspec.Struct, frozen=True):
     """A top-level function or class that a container refers to.
 
-    ``is_instance``: the container has an instance of the class; with ``member``, a bound method of
-    an instance. ``member`` is "" otherwise.
+    ``is_instance``: the container has an instance of the class. If it has a bound method of an
+    instance, ``member`` is the method's name, else "".
     """
 
     module: str
@@ -108,9 +108,11 @@ def _entries(value: Any, depth: int) -> Iterator[HeldDefinition]:
 
 
 def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
-    """Yield the top-level definition that a function belongs to: its own name, or that of the
-    outermost function or class around it. A lambda is yielded under each name that is bound to
-    it."""
+    """Yield the top-level definition that contains a function: the outermost function or class
+    around it, or the function itself.
+
+    A lambda is yielded under each name that its module binds to it, or not at all.
+    """
     module, name = function.__module__ or "", function.__qualname__
     if name != _LAMBDA:
         yield HeldDefinition(module, name.partition(".")[0])

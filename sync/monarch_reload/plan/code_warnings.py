@@ -103,8 +103,9 @@ class CodeWarnings:
         return None
 
     def _live(self, statement: Statement, module: str) -> Function | None:
-        """Return the syntax tree of a function definition; None if the name is bound to another
-        object in the running module."""
+        """Return the syntax tree of a function definition. None if the running module has another
+        object under its name, such as a decorated one.
+        """
         assert isinstance(statement.node, FunctionNode)
         live = self._namespaces(module).get(statement.node.name)
         if live is not None and not is_a(live, FunctionType):

@@ -208,8 +208,11 @@ def _edit(
 def _origins(
     statements: Iterable[Statement], module: ModuleType
 ) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """Yield (name, origin) for each name that a compound statement, such as ``try``, imports. Of
-    several possible origins, it is the one whose value the name has now."""
+    """Yield (name, (module, name there)) for the names that compound statements, such as ``try``,
+    import.
+
+    If several imports may bind a name, the one that brought its present value counts.
+    """
     live, package = vars(module), _package(module)
     for statement in statements:
         if statement.is_import or not statement.imports:
@@ -223,8 +226,11 @@ def _origins(
 
 
 def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> bool:
-    """Return whether the top level of a module is a program: a thread runs it, outside of its main
-    guard, or has run it to its end or to an error, like a script without a main guard."""
+    """Return whether the top level of a module is a program, such as a training script.
+
+    It is, if a thread is running the top level outside of its main guard. It also is, if the module
+    is the script ``__main__`` and has no main guard.
+    """
     for frame in sys._current_frames().values():
         at: FrameType | None = frame
         while at is not None:
@@ -313,8 +319,9 @@ def move_code(live: LiveModule, new: ModuleSource, plan: ModulePlan, patch: Func
     first_lines = [entry[0] for entry in starts]
 
     def distance_of(name: str, line: int) -> tuple[int, bool] | None:
-        """Return (number of lines by which a function moves down, whether its code may differ);
-        None if the function stays as it is. ``line`` is its old first line."""
+        """Return how a function with this name and old first line moves: (number of lines down,
+        whether its code may differ). None if it stays as it is.
+        """
         position = bisect_right(first_lines, line) - 1
         if position < 0:
             return None

@@ -89,9 +89,11 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
         return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     def live_definition(self, index: int) -> Statement | None:
-        """Return the old statement that made the object that a new statement replaces.
+        """Return the old statement that made the live object that the new statement ``index``
+        replaces; None if there is none.
 
-        Where a name is defined twice, it differs from the statement that the new one comes from.
+        If a name is defined twice, the last old definition made the live object. The new statement
+        may come from the first.
         """
         statement = self.new[index]
         origin = self.alignment.source_of(index)
@@ -116,8 +118,9 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def displaced(self) -> frozenset[str]:
-        """The names that were last bound by one statement before the edit and by another now,
-        though both statements exist in both versions."""
+        """The names that are last bound by another statement than before the edit, if that
+        statement existed before, too.
+        """
         after = {name: indexes[-1] for name, indexes in self.binders.items()}
         return frozenset(
             name
@@ -153,8 +156,9 @@ class ImportGraph:
         self._whole[edit.name] = set(self._needed_whole(edit))
 
     def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
-        """Yield the modules that must have run before this one although no name is bound to them:
-        ``import a.b`` binds only ``a``."""
+        """Yield the modules that ``edit``'s module needs as a whole. They must have run before it,
+        even if no name is bound to them: ``import a.b`` binds only ``a``.
+        """
         for statement in edit.new:
             if isinstance(statement.node, ast.Import):
                 yield from (alias.name for alias in statement.node.names)
@@ -226,8 +230,9 @@ class ImportGraph:
         return self._targets[module]
 
     def _imported_late(self, module: str) -> set[str]:
-        """Return the modules that functions of this module import when they are called, without
-        those that need this module."""
+        """Return the modules that functions of this module import only when they are called.
+        Modules that themselves need this module are left out.
+        """
         modules = {
             self.resolve(module, dotted)[0]
             for statement in self._edits[module].new

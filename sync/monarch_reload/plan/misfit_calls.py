@@ -32,8 +32,9 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Definitions:
-    """The functions and classes at the top level of a module, so far as the text alone shows that a
-    name can refer to nothing else."""
+    """The functions and classes at the top level of a module. A name is looked up only if the
+    module's text shows that it cannot refer to anything else.
+    """
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self._body = body

@@ -95,8 +95,9 @@ class _Planner:
                 pending |= {other for other in self.plans if self._looks_at(other, name)}
 
     def _lacks(self, module: str) -> bool:
-        """Return whether the edit removes or changes exported names, so that importers must be
-        looked at."""
+        """Return whether the edit removes names, or exports others than before. Then the modules
+        that import from this module must be looked at.
+        """
         edit = self.plans[module].edit
         return bool(edit.gone) or edit.exports_others
 
@@ -197,8 +198,9 @@ class _Planner:
         return statement.is_star and self._may_export_others(edit, statement)
 
     def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
-        """Return whether a star import may bring names that are not known before the exporting
-        module has run."""
+        """Return whether a star import may bring unknown names: the exporting module of the plan
+        computes its names when it runs.
+        """
         assert isinstance(statement.node, ast.ImportFrom)
         node = statement.node
         owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
@@ -288,8 +290,11 @@ class _Planner:
         return max(marks)
 
     def _makes_others(self, plan: ModulePlan, index: int) -> bool:
-        """Return whether methods of a class that make its subclasses or instances, such as
-        ``__init_subclass__``, were edited or use edited code."""
+        """Return whether edited code takes part in making a class's subclasses or instances.
+
+        It does if ``__init_subclass__`` or a similar method of the class was edited, or uses edited
+        code.
+        """
         edit, statement = plan.edit, plan.edit.new[index]
         if not statement.is_class:
             return False
@@ -321,8 +326,9 @@ class _Planner:
         return DirtyMark.CALLING
 
     def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
-        """Return whether a class statement, of which only function bodies differ, runs again just
-        because decorators of its methods may read what has changed."""
+        """Return whether a class statement runs again only for the decorators of its methods, which
+        may read a value that has changed. Of the statement itself, only function bodies differ.
+        """
         statement, origin = plan.edit.new[index], plan.edit.alignment.renewed.get(index)
         if origin is None or not differ_in_bodies_only(plan.edit.old[origin], statement):
             return False
@@ -366,8 +372,9 @@ class _Concern:
                 yield index
 
     def look_around(self) -> None:
-        """Find the names in this module that edits of other modules may affect, as the plan is
-        now."""
+        """Update the names of this module that edits of other modules may affect, according to the
+        present plan.
+        """
         reach, edit = self._reach, self._edit
         self._num_members = len(reach.members)
         taken = {
@@ -381,8 +388,9 @@ class _Concern:
         self._from_others = frozenset(taken | members | instances)
 
     def _has_news(self, owner: str, inner: str | None) -> bool:
-        """Return whether a name imported from ``owner`` (``inner`` in it, or the module itself)
-        comes from a module that the plan includes."""
+        """Return whether the plan includes the module that an import reads, or a module inside it.
+        The import is of ``inner`` from ``owner``, or of ``owner`` itself if ``inner`` is None.
+        """
         plans = self._reach.plans
         whole = owner if inner is None else f"{owner}.{inner}"
         return owner in plans or any(

@@ -30,10 +30,10 @@ called by way of everything else in the end, and each module that is looked at t
 
 
 class Propagation:
-    """Tells which statements the marks reach, for the plans made so far. A mark is the effect of
-    the edit on a name.
+    """Tells how the effect of an edit (`DirtyMark`) spreads from names to the statements that read
+    them, according to the module plans made so far.
 
-    ``members`` are the class members that behave differently, by module and class.
+    ``members`` are the class members that behave differently, by (module, class).
     """
 
     def __init__(self, graph: ImportGraph, plans: Mapping[str, ModulePlan]) -> None:
@@ -84,9 +84,10 @@ class Propagation:
         return mark in (DirtyMark.FUNCTION, DirtyMark.FLOWING, DirtyMark.VALUE)
 
     def _calls_edited(self, module: str, decorator: str) -> bool:
-        """Return whether a decorator calls a function that was edited.
+        """Return whether a decorator calls an edited function.
 
-        Functions that the decorator has registered do not count, nor do calls through its registry.
+        Functions that were registered with the decorator do not count, and calls through its
+        registry do not either.
         """
         owner, name = self.marked(*self.graph.resolve(module, decorator)[:2])[1]
         edit = self.plans[owner].edit
@@ -97,8 +98,10 @@ class Propagation:
         )
 
     def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
-        """Yield each name that the statement reads when it runs, also of definitions that it reads
-        through a container, with how it uses the value."""
+        """Yield (name, how its value is used) for each name that the statement reads when it runs.
+
+        A read of a container's entry counts as a read of the definitions in the container.
+        """
         yield from statement.names.eager
         makes_objects = _makes_objects(self.plans[module].edit, statement)
         for container, attribute, use in statement.names.items:
@@ -120,8 +123,9 @@ class Propagation:
         return frozenset([held for held in definitions if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
-        """Return whether a member of an instance that stays behaves differently, or is not called
-        and may have another value."""
+        """Return whether a member of an instance that the reload keeps behaves differently. If the
+        member is not called, a possible change of its value counts, too.
+        """
         mark = self.mark_of(held.module, held.name)
         is_shaped = mark in (DirtyMark.SHAPE, DirtyMark.VALUE) and not is_called
         return is_shaped or member in self.members_of(held.module, held.name)
@@ -157,8 +161,9 @@ class Propagation:
         )
 
     def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
-        """Return whether the use makes a statement run again because it reads a changed member, or
-        a whole module of which names have changed."""
+        """Return whether a use of ``dotted`` makes the statement run again: the name is a changed
+        member of a class, or a whole module in which names have changed.
+        """
         is_held = declared in (Use.HELD, Use.PASSED)
         owner, name, rest = self.graph.resolve(module, dotted)
         members = self.members_of(owner, name)
@@ -223,8 +228,11 @@ class Propagation:
             self.members[edit.name, new.name] = changed
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
-        """Return the mark of a function that reads ``dotted``, and over how many module borders the
-        effect came. The mark is None if the name is not affected, or from too many modules away."""
+        """Return (mark, distance) for a function that reads ``dotted``. The distance is the number
+        of module borders between the function and the edited code.
+
+        The mark is None if the edit does not affect the name, or if the distance is too long.
+        """
         if self._is_another(module, dotted):
             return DirtyMark.FLOWING, 0
         owner, name, rest = self.graph.resolve(module, dotted)
@@ -238,8 +246,9 @@ class Propagation:
         return (DirtyMark.CALLING if is_member else None), 0
 
     def members_of(self, module: str, name: str) -> frozenset[str]:
-        """Return the members that behave differently, of the class or instance that a name refers
-        to, also by imports."""
+        """Return the members that behave differently, of a class or an instance. ``name`` may be
+        imported into ``module``; empty if no member behaves differently.
+        """
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -285,8 +294,11 @@ class Propagation:
         return self.marked(module, name)[0]
 
     def marked(self, module: str, name: str) -> tuple[DirtyMark | None, tuple[str, str]]:
-        """Return the mark of a name (None: not affected), and the (module, name) that the name
-        comes from, by imports or itself."""
+        """Return (mark, origin) of a name. The mark is None if the edit does not affect it.
+
+        The origin is the (module, name) that imports lead to; for a name that was not imported, it
+        is the name itself.
+        """
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -309,8 +321,11 @@ class Propagation:
 
 
 def _when(mark: DirtyMark | None, use: Use, declared: Use) -> When | None:
-    """Return the condition under which a use of a name with this mark makes a statement run again;
-    None if the use alone does not."""
+    """Return when a statement runs again because of a name with this mark. ``use`` is how the value
+    is used in the end, ``declared`` how the statement itself uses it.
+
+    None if this use is no reason to run it again.
+    """
     if mark is None:
         return None
     return RUNS_AGAIN[mark].get(use) or RUNS_AGAIN_AS_WRITTEN.get(mark, {}).get(declared)
@@ -333,11 +348,11 @@ def _changed_members(
     affected: AbstractSet[str],
     moved: AbstractSet[str],
 ) -> frozenset[str]:
-    """Return names in the class `new` whose meaning differs from `old`.
+    """Return the names of the members of class `new` that behave otherwise than in `old`, members
+    that use such a member included.
 
-    `inherited` are changed names of its bases; `affected` the (dotted) names whose behaviour
-    changed for methods, `moved` the names whose value changed for the class body. A method that
-    uses such a member of its own class is included.
+    `inherited` are changed members of its bases. `affected` are (dotted) names that behave
+    differently when methods call them; `moved` are names whose value changed for the class body.
     """
     changed = set(_edited(old, new))
     bound = {name for statement in new.body for name in statement.binds}
@@ -371,8 +386,9 @@ def _edited(old: Statement | None, new: Statement) -> Iterator[str]:
 
 
 def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "") -> Iterator[str]:
-    """Yield the methods that read one of these members, as an attribute of ``owner`` or, if that is
-    "", of anything."""
+    """Yield the names of methods that mention one of the ``changed`` members as an attribute of
+    ``owner``; if ``owner`` is "", as an attribute of anything.
+    """
     if not changed:
         return
     mentions = re.compile(rf"{owner}\.({'|'.join(map(re.escape, changed))})\b")

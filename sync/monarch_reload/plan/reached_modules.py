@@ -19,10 +19,11 @@ _COMPUTED = re.compile(
 def reached_modules(
     changed: Iterable[str], folders: Collection[str], sources: RunningSources
 ) -> set[str]:
-    """Return `changed`, and the names of all loaded modules whose import may import one of these.
+    """Return `changed`, and the names of all loaded modules that import one of these, directly or
+    through other modules.
 
-    `changed` are names of modules, loaded or not, and `folders` contain their files: a module in
-    them, or above them, that imports by computed names may import any of these modules.
+    `changed` are names of modules, loaded or not. `folders` contain their files: a module in these
+    folders, or in a folder above, may import any of them if it imports by computed names.
     """
     reached = set(changed)
     rest = {name: source for name, source in sources.running() if name not in reached}

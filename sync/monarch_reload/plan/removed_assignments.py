@@ -33,9 +33,9 @@ _CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
 class RemovedAssignment(msgspec.Struct, frozen=True):
     """An assignment to an attribute or an item that an edit has removed.
 
-    ``place``: what to make again so that the assignment's effect is gone, as (module, class or "",
-    name); None if that is not possible. ``removal``: the action that deletes the item instead; None
-    if that is not possible either.
+    ``place``: (module, class or "", name) of an object; if it is made again, the effect of the
+    assignment is gone. None if no such object is known. ``removal``: the action that deletes the
+    attribute or item instead; None if that is not possible either.
     """
 
     line: int

@@ -72,8 +72,9 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Codes.inside(self.code)
 
     def copy_codes(self) -> None:
-        """Replace the code objects by copies, because the lines of those that live functions run
-        are about to be changed in place."""
+        """Replace the code objects by copies. Call it before the lines of code objects that live
+        functions run are changed in place, so that this source keeps the present lines.
+        """
         computed = vars(self)
         if "codes" in computed:
             computed["codes"].copy_codes()
@@ -246,10 +247,10 @@ class ImportHook:
     """A finder in front of all others: it lets the others find a module, and records the text that
     is loaded.
 
-    ``pending`` are the texts of files that a prepare changes, which are not on disk yet;
-    ``arriving`` are further new files, each with the path of its text until then. New code may
-    import both. ``on_loaded`` are functions to call when other packages' modules, by name, have
-    been loaded.
+    ``pending`` are the texts of files that a prepare changes, by path; the disk does not have them
+    yet. ``arriving`` has the paths of further new files, each with the path at which its text is
+    now. New code may import both. ``on_loaded`` has functions by the name of a module of another
+    package; each is called when that module has been loaded.
     """
 
     def __init__(
@@ -392,8 +393,9 @@ class _NotifyingLoader(SourceFileLoader):
 
 
 def forget_bytecode(paths: Iterable[str]) -> None:
-    """Remove the cached bytecode of these source files, which a later process could take for that
-    of the new sources."""
+    """Remove the cached bytecode of these source files. A later process could take it for the
+    bytecode of the new sources.
+    """
     for path in paths:
         folder, name = os.path.split(path)
         with contextlib.suppress(OSError):  # read-only, or another process of this host was faster

@@ -143,20 +143,24 @@ class HeldBack:
 
     def renewed(self, live_of: Lookup) -> set[int]:
         """Return the ids of the live definitions that staged code registered again, in this
-        container or in one inside it."""
+        container or in a container inside it. ``live_of`` returns the live object for a staged
+        object.
+        """
         renewed = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
         return renewed.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
 
     def _renewed(self, value: Any, live_of: Lookup) -> set[int]:
-        """Return the ids of the live definitions that an entry of the container registers again."""
+        """Return the ids of the live definitions that the entry ``value`` of the container
+        registers again. ``live_of`` returns the live object for a staged object.
+        """
         live = [(part, live_of(part)) for part in self._parts[id(value)][1]]
         return {id(after) for part, after in live if after is not part}
 
     def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
-        """Return an action that repeats the change, with live objects in place of staged ones.
+        """Return an action that repeats the change, with live objects in place of staged objects.
 
-        If a new object takes the name of an object in the container, it also takes the place of
-        that object in the container.
+        ``live_of`` returns the live object for a staged object. ``before_of`` returns the object
+        whose name a new object takes: the new object also takes its place in the container.
         """
         kind = type(self.registry.container)
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)

@@ -240,9 +240,10 @@ class TrialStage:
     ) -> None:
         """Run a statement, which may define a live object again.
 
-        A registry may refuse a name that it already has. Then the statement runs once more while
-        the entries of that live object are out of the registries, and so are those of definitions
-        that have left their modules: an import may register them from elsewhere.
+        A registry may refuse a name that it already has. If the statement raises, it therefore runs
+        once more while entries are out of the registries: those of the object ``live``, and those
+        of definitions that have left their modules, because an import may register them from
+        elsewhere.
         """
         try:
             with self._budget.not_counting():
@@ -266,8 +267,9 @@ class TrialStage:
             yield from ((live.get(gone), name) for gone in before - after)
 
     def _is_definition(self, entry: Any) -> bool:
-        """Return whether an entry is, or contains, a callable that was made in the trial, or an
-        instance of a class that was."""
+        """Return whether an entry is or contains an object of the trial: a callable that was made
+        in the trial, or an instance of a class that was made in it.
+        """
         inside = entry if type(entry) in (list, set, tuple) else (entry,)
         return any(
             id(type(part)) in self.made or (id(part) in self.made and callable(part))
@@ -355,8 +357,10 @@ class TrialStage:
 def _take_later(
     namespace: dict[str, Any], statements: Sequence[Statement], index: int
 ) -> dict[str, Any]:
-    """Remove and return the names that are bound only by this statement or later ones, so that a
-    statement which reads all names does not find them yet."""
+    """Remove from ``namespace`` the names that only the statement ``index`` and later statements
+    bind, and return them with their values. A statement that reads all names then does not find
+    them yet.
+    """
     so_far = {name for statement in statements[:index] for name in statement.binds}
     below = {name for statement in statements[index:] for name in statement.binds} - so_far
     return {name: namespace.pop(name) for name in below & namespace.keys()}
