@@ -113,8 +113,9 @@ class CallsInHand:
             self._clock, self._add = ring.clock, ring.add
 
     def begins(self, key: int, method: str, sender: str, port: int, arrived: int) -> None:
-        """Note that a call begins. ``key`` distinguishes it from others that run at the same
-        time."""
+        """Note that a call begins. ``key`` distinguishes the call from other calls that run at the
+        same time.
+        """
         if self._ring is not None:
             now = self._clock()
             # A plain one: to make a named one takes as long as all the rest.

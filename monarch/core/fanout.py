@@ -113,7 +113,8 @@ def depth(num_hosts: int, degree: int) -> int:
 
 
 class Members:
-    """The positions in a mesh of the members that a message is for, one for each rank."""
+    """Positions of members in a mesh; rank 0 of the receivers is at the first position, and so on.
+    """
 
     __slots__ = ("parts", "size")
 
@@ -123,8 +124,9 @@ class Members:
 
     @classmethod
     def of(cls, places: Sequence[int], sizes: Sequence[int] = ()) -> Members:
-        """Return the members at ``places``, by rank; compact if they are evenly spaced in the shape
-        ``sizes``."""
+        """Return the members at ``places``, in the order of their ranks. If the positions are
+        evenly spaced in the shape ``sizes``, they take little memory.
+        """
         even = _even(places, sizes)
         return cls([even] if even is not None else Slice.from_list(places))
 
@@ -169,9 +171,9 @@ class Members:
 
 
 class TreePlace:
-    """The position in a tree of the members of an actor mesh or slice.
+    """The positions, in a ``tree``, of the ``members`` of an actor mesh or a slice of it.
 
-    ``whole`` has the positions of the whole actor mesh, for messages to all of its members.
+    ``whole`` has the positions of the whole actor mesh; None: ``members`` are the whole mesh.
     """
 
     __slots__ = ("members", "tree", "whole")

@@ -143,10 +143,8 @@ class _Condensed(NamedTuple):
 
 
 def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
-    """Yield the lines by source, with each run of lines that differ only in numbers cut short.
-
-    Of such a run come the first line, and a line that says how many more there were. Lines of
-    stdout are not cut.
+    """Yield the lines by source. A run of lines of stderr that differ only in numbers is cut short:
+    only its first line is yielded, and a line that says how many more there were.
     """
     by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):

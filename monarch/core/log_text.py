@@ -17,8 +17,11 @@ _LEAST_ROOM = 20
 
 
 class Style:
-    """Text styles: terminals have a ``width`` and may have ``has_colours``; elsewhere the text is
-    plain. Lines of a run have a margin of their own."""
+    """The style of printed text. In a terminal, ``width`` is its number of columns, and
+    ``has_colours`` says whether it shows colours; elsewhere the text is plain.
+
+    ``is_of_run``: the lines are those of a run, which have their own kind of margin.
+    """
 
     def __init__(
         self, has_colours: bool, width: int | None = None, *, is_of_run: bool = False

@@ -76,8 +76,9 @@ def _dims(text: str, parse: Callable[[str, str], _OneDim]) -> dict[str, _OneDim]
 
 
 def _strict(text: str, whole: str) -> _OneDim:
-    """Parse the set of a dimension in upstream's grammar, where a list, and only that, has
-    brackets."""
+    """Parse the set of one dimension in upstream's grammar: a list of ranks must have round
+    brackets, and anything else must have none. ``whole`` is the whole text, for the error.
+    """
     is_list = text.startswith("(") and text.endswith(")")
     ranks = _plain(text[1:-1].strip() if is_list else text, whole)
     if isinstance(ranks, list) != is_list:

@@ -101,10 +101,10 @@ class SenderQueues(Generic[T]):
         return self._let_go(sender, waiting)
 
     def skip(self, sender: str, key: object) -> list[T]:
-        """Drop a message that will never be complete because the process that forwarded it is gone;
-        its sender still lives.
+        """Drop a message of ``sender`` that will never be complete, because the process that was
+        forwarding it is gone. The sender itself still lives.
 
-        Returns the messages that waited behind it and may go now.
+        Returns the messages that waited for it and may be delivered now.
         """
         waiting = self.waiting.get(sender)
         if waiting is None:

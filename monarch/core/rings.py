@@ -100,9 +100,10 @@ class Waits:
         return followed.num_attempts
 
     def is_first(self, path: Path, attempt: int) -> bool:
-        """Return whether this path is the first of its attempt to reach its last actor.
+        """Return whether no other path of this attempt has come to the last actor of ``path``. The
+        path counts as the first from now on.
 
-        A later path need not be followed on: it would find the same actors from there.
+        A later path need not be followed on, because it would find the same actors.
         """
         passed = self._followed[path[-1].actor].passed
         is_first = passed.get(path[0].key, 0) < attempt
@@ -116,11 +117,12 @@ class Waits:
 
 
 def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
-    """Extend ``path`` by ``waiter``, which its last member waits for.
+    """Extend ``path`` by ``waiter``, for which the last member of the path waits. ``asked`` says
+    which endpoint that member has called.
 
-    Returns the new path, and whether it is a ring, back at its first member. The path is empty if
-    it leads into a ring without its first member, because a member of that ring finds it, or if it
-    is too long.
+    Returns (path, whether it is a ring). It is a ring if ``waiter`` is its first member. The path
+    is empty if it need not be followed on: it is too long, or it leads into a ring without its
+    first member, which a member of that ring finds.
     """
     *others, last = path
     path = (*others, msgspec.structs.replace(last, asks=asked.method))
@@ -132,10 +134,10 @@ def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
 
 
 class RingsTold:
-    """The rings that a client has been told about; every member reports its ring, and the client
+    """The rings that a client was told about. Every member of a ring reports it, and the client
     shows it once.
 
-    Rings that differ only in ranks are shown together if they arrive together.
+    Rings that differ only in ranks are shown together if they are reported within a few seconds.
     """
 
     _MOST = 1000

@@ -77,8 +77,9 @@ def ends(edges: Sequence[WaitEdge]) -> list[Member]:
 
 
 def in_lines(edges: Sequence[WaitEdge]) -> list[str]:
-    """Return a line for all that wait alike: ``trainers 4-7 wait 14 s for trainers 3 (step)``. The
-    longest wait comes first."""
+    """Return a line for each group of actors of a mesh that wait for the same answer: ``trainers
+    4-7 wait 14 s for trainers 3 (step)``. The longest wait comes first.
+    """
     by_waiter: dict[tuple[Member, str], list[WaitEdge]] = defaultdict(list)
     for edge in edges:
         by_waiter[edge.waiter, edge.method].append(edge)

@@ -41,8 +41,8 @@ class ReloadBeforeCell:
     def reload(self, again: bool = False) -> None:
         """Reload what changed on disk, and print the report or the refusal.
 
-        Files that were refused and have not been saved since are not tried again, unless `again` is
-        true.
+        If all changed files were refused before, and none was saved since, nothing is done unless
+        `again` is true.
         """
         changed = self.reloader.changed_paths()
         stats = {path: stat_of(path) for path in changed}

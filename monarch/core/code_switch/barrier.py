@@ -108,17 +108,19 @@ class SwitchBarrier:
         return bool(behind & self._come)
 
     def came(self, proc: str) -> bool:
-        """Record that all actors of a process have reached the fence.
+        """Record that all actors of the process ``proc`` have reached the fence.
 
-        Returns whether a message was sent to the process that now waits behind the fence.
+        Returns whether a message to ``proc`` was sent after the fence, so that it waits there
+        behind the fence.
         """
         self._come.add(proc)
         return proc in self._sent
 
     def hold(self, now: float) -> list[Effect]:
-        """Note that the fence delays a sender from ``now`` on; ignored if it delays one already.
+        """Note that the fence delays a sender from ``now`` on. Later calls are ignored.
 
-        The effects tell the fence's owner, if the fence is in another process's order.
+        If the fence is part of another process's fence, the effects tell that process; otherwise
+        there are none.
         """
         if self.held_at is not None:
             return []

@@ -49,8 +49,8 @@ class Coordinator:
     """The coordinator of the switch to ``generation``, once all have prepared.
 
     ``draw`` returns a random number between 0 and its argument. The first fence stays for
-    ``fence_seconds``, and each later one for longer. Events are methods; each returns
-    the next order or pause, or None once it ``is_over``.
+    ``fence_seconds``, and each later fence for longer. Events are methods; each returns the next
+    order or pause, or None when the switch ``is_over``.
     """
 
     def __init__(

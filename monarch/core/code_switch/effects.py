@@ -50,7 +50,9 @@ class Do(NamedTuple):
 
 
 class AskProcs(NamedTuple):
-    """Send an order to procs, each with its number, and pass their answers to ``voted``."""
+    """Send ``order`` to the procs in ``asked``, given as (number, uid). Pass the answer of each to
+    ``voted`` with its number.
+    """
 
     asked: Sequence[tuple[int, str]]
     order: Order

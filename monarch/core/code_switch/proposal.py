@@ -20,8 +20,9 @@ NOBODY = -1
 class AskOwner(NamedTuple):
     """Send a request to an owner, given by its index; pass the answer to ``voted``.
 
-    Requests about files go to hosts. ``SHOW_FILES`` goes to the hosts on which nothing runs (owner
-    ``NOBODY``). ``TAKE_BACK_FILES`` goes to them, or to the hosts of an owner that was lost.
+    Requests about files go to hosts. ``SHOW_FILES`` goes to the hosts on which nothing runs;
+    ``owner`` is ``NOBODY`` then. ``TAKE_BACK_FILES`` goes to these hosts too, or to the hosts of an
+    owner that was lost.
     """
 
     owner: int

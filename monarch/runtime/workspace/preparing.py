@@ -69,11 +69,11 @@ class AuditEndedError(Exception):
 
 
 class Breaks:
-    """Pauses of an audit: each is several times as long as the work before it, a few seconds in
-    all.
+    """The pauses of an audit. Each is several times as long as the work before it; together they
+    take a few seconds.
 
-    It begins with a pause, because all processes are busy after a switch. If ``is_over``, it raises
-    AuditEndedError.
+    The first comes before any work, because all processes are busy after a switch. A pause raises
+    AuditEndedError if ``is_over`` returns True.
     """
 
     def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -111,7 +111,9 @@ class Preparing:
         self._reloader.close()
 
     def step(self, plan: ReloadPlan) -> Preparation | None:
-        """Return the step that a plan means for this process; None if nothing changes here."""
+        """Prepare what a plan changes in this process, and return it; None if it changes nothing
+        here.
+        """
         if plan.upgrade is None:
             return self._of_files(plan)
         cells = [cell for cell in self._agent.cells if cell.record.uid == plan.upgrade.mesh]

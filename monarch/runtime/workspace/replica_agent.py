@@ -95,9 +95,12 @@ class ReplicaAgent:
         self._write_if_free()
 
     def _follow_state_folder(self) -> None:
-        """Take up a state that another host has begun inside the folder. A host may see only our
-        folder, and not the state folder beside it; one folder has one state, so that state is ours
-        from now on."""
+        """If another host has begun a state folder inside this replica's folder, use that one from
+        now on.
+
+        A host that shares the folder may not see the state folder beside it, so it has begun
+        another. All hosts that share a folder must use the same state.
+        """
         state = find_state_folder(self.root)
         if state is None or str(state) == self.state_folder:
             return
@@ -390,8 +393,10 @@ def _read_folders(state: str) -> tuple[str, ...]:
 
 
 class Lease:
-    """Lets one author push at a time. The lease ends with the push, or with the author; the staged
-    files stay, so that an owner which was told to switch can still have them shown.
+    """Lets one author push at a time. The lease ends with the push, or when the author ends.
+
+    The staged files stay after that, so that an owner that was told to switch can still have them
+    shown.
     """
 
     def __init__(self, agent: WorkspaceHost) -> None:
@@ -429,8 +434,9 @@ class Lease:
         self._node.peer_down.left(sender)
 
     def _is_client(self, sender: Uid) -> bool:
-        """Return whether the sender is our client, which is watched already, as are its procs
-        here."""
+        """Return whether ``sender`` is the client of this host, or one of its procs here. These are
+        watched in any case, so the lease need not watch them.
+        """
         client = self._agent.client
         return (client is not None and client.uid == sender) or sender in self._agent.procs
 

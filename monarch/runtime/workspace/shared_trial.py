@@ -26,7 +26,8 @@ _KEPT_SECONDS = 3600.0  # far longer than a push
 
 
 class SharedTrial:
-    """The verdict of a fresh process: one for all that ask the same within the same ``push``.
+    """Imports a new state in a fresh process, and shares the verdict with all processes of the host
+    that ask about the same state in the same ``push``.
 
     Environment variables that differ by rank, such as RANK, do not count: all ranks get the verdict
     of the first.

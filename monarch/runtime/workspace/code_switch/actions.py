@@ -67,7 +67,8 @@ class SwitchUnderWay(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Actions:
-    """Carries out effects one after the other, in the order in which they came.
+    """Carries out the effects of the switch's state machine one after the other, in the order in
+    which they came.
 
     Work that takes time is done on the thread that waits for the order, or on a new thread. Its
     outcome is an event, which is passed to ``feed`` from any thread. ``tell`` is called with a text
@@ -133,7 +134,7 @@ class Actions:
         """Report the actors that the switch has waited for, and for how many ``seconds``.
 
         The root shows them to the user. The process that ordered the switch gets them as a message.
-        An actor with the same seconds is reported only once.
+        An actor that was already reported with the same number of seconds is left out.
         """
         # The process that asked may be a proc of ours, which would report the same to us again.
         untold = [actor for actor in busy if (actor, seconds) not in switch.reported]

@@ -26,10 +26,10 @@ _MOST_KEPT = 8
 
 
 class Audits:
-    """The audits of the last generations; each is a promise that is set when all procs have
-    answered.
+    """The audits of the last generations. For each there is a promise, which is set when all procs
+    have answered.
 
-    One audit runs at a time: the audit of a newer switch ends the audit in progress, because both
+    One audit runs at a time. The audit of a newer switch ends the audit in progress, because both
     look at the same objects. The end of the process ends it too. ``on_found`` is called with each
     finished audit and its generation.
     """

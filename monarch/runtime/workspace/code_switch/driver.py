@@ -46,8 +46,8 @@ _log = logging.getLogger("monarch.reload")
 class CodeSwitch:
     """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
-    ``on_over`` is called with the plan of each switch that was carried out. The ``asker`` of an
-    order is the process that pushes; "" if it is this one.
+    ``on_over`` is called with the plan of each switch that was carried out. In methods, ``asker``
+    is the process that pushes; "" if this process pushes.
     """
 
     def __init__(
@@ -395,8 +395,11 @@ class CodeSwitch:
         self._feed(event)
 
     def _obey(self, event: Callable[[int, float], Sequence[Effect]], reply: OpenOrder) -> None:
-        """Handle an order, which is answered later. An illegal order, which is late or whose sender
-        may not give it, is dropped, and its sender is told."""
+        """Handle an order, which is answered later.
+
+        ``event`` passes the order to the state machine. If that finds the order illegal, because it
+        is late or its sender may not give it, the order is dropped, and its sender is told so.
+        """
         with self._lock:
             self._last_token += 1
             token, orders = self._last_token, self._actions.orders

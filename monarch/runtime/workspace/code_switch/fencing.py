@@ -40,9 +40,9 @@ class Fencing:
     def raise_for(
         self, sender: Uid, exempt: Callable[[], Collection[Uid]], reached: Callable[[], None]
     ) -> None:
-        """Raise the fence, which holds back all later messages of ``sender``.
+        """Raise the fence, which holds back all messages of ``sender`` that come after this call.
 
-        ``reached`` is called when all actors have come to the fence. It does not wait for the
+        ``reached`` is called when all actors of this process are at the fence, apart from the
         actors whose uids ``exempt`` returns.
         """
         self._agent.spawn_gate.on_held = self._hold
@@ -67,7 +67,9 @@ class Fencing:
         self._kept = set() if procs is None else self._kept.difference(procs)
 
     def lift(self) -> None:
-        """Lift the fence: all continue as before it, and a process that reaches it later passes."""
+        """Lift the fence: all actors continue as if it had not been raised, and an actor that
+        reaches it later passes.
+        """
         self.release()
         self._agent.fences.give_up(self._number)
         self._let_spawn()
@@ -103,9 +105,8 @@ class Fencing:
         ]
 
     def look(self) -> None:
-        """Check whether messages wait behind an actor of this process that has reached the fence.
-
-        If so, report that the fence delays their senders.
+        """If messages wait behind an actor of this process that has reached the fence, report that
+        the fence delays their senders.
         """
         if self._agent.fences.holds_up_any():
             self._hold()

@@ -159,8 +159,8 @@ class HostFiles:
         return Vote.YES if self._own_files.show() else Vote.NO
 
     def _look(self) -> None:
-        """Ask hosts whose folder another host or the author writes to check that all files have
-        arrived.
+        """Some hosts do not write their folder, because another host or the author writes it. Ask
+        them to check that all files have arrived there.
         """
         plan, folders = self._plan, tuple(self._plan.folders)
         sharing = [self.hosts[host] for host in self._staged.sharing if host in self.hosts]

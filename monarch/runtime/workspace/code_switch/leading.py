@@ -37,9 +37,9 @@ class CalledOff(Exception):
 class Leading:
     """Drives one switch to its end, after all have prepared. Blocks.
 
-    ``ask`` has this process and its procs carry out an order; the order's work is done at the given
-    desk. If an exception is raised during the switch, it is kept as ``error``, and the switch is
-    finished all the same.
+    ``ask`` orders this process and its procs to do a step, and returns their outcome; the work is
+    done at the desk that it is given. If an exception is raised during the switch, it is kept as
+    ``error``, and the switch is finished all the same.
     """
 
     def __init__(

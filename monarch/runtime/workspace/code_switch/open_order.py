@@ -97,7 +97,8 @@ class OpenOrder:
         """Send the reply, with the reasons of ``answer`` as texts.
 
         ``label`` names this process, ``author`` the author of the push in progress. ``unheard`` are
-        refusals of procs while no order waited, ``busy`` returns the busy actors.
+        refusals that procs gave when no order waited for their answers. ``busy`` returns the busy
+        actors.
         """
         outcome = self.outcome
         for reason, uid in answer.reasons:

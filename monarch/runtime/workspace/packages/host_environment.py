@@ -44,8 +44,12 @@ _MAX_CACHE_BYTES = 4 * 2**30
 
 
 def import_place(root: str, state: str, folder: str) -> str:
-    """Return the folder to import from, for a folder of a workspace that landed below ``root``;
-    ``state`` is the replica's state folder."""
+    """Return the folder from which procs import, for a ``folder`` of the workspace on this host.
+    ``root`` is the replica's folder, ``state`` its state folder.
+
+    It is the folder itself, below ``root``. For the folder of wheels, it is the place in ``state``
+    into which they are unpacked.
+    """
     if folder == FOLDER:
         return os.path.join(state, _PLACE)
     return os.path.join(root, folder) if folder else root
@@ -56,7 +60,9 @@ class UnfitEnvironment(MonarchError):
 
 
 class _Index(msgspec.Struct):
-    """The sources of an environment, and its files with their checksums."""
+    """The list of an unpacked environment: a ``digest`` of its sources, the ``tag`` of its Python,
+    and its files with their checksums.
+    """
 
     digest: str
     tag: str
@@ -127,8 +133,9 @@ class HostEnvironment:
             ours.remove_folder(folder, os.path.dirname(self._folder), name=rf"{_PLACE}\.\w+")
 
     def why_unfit(self) -> str:
-        """Return why this Python cannot use the packages that another host has put here; "" if it
-        can."""
+        """Return why this Python cannot use the packages in the folder, which another host may have
+        put there; "" if it can, or if there are none.
+        """
         index = _read_index(self._folder)
         if index is None or index.tag == python_tag():
             return ""

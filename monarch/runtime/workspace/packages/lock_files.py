@@ -25,9 +25,9 @@ _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.(txt|in)")
 class Needs(NamedTuple):
     """The packages that a workspace needs, as ``arguments`` for pip.
 
-    ``files`` list the packages, and ``digest`` changes if what they list does. ``constraints`` are
-    the packages of a `uv.lock`, each with its exact version or its path. ``sources`` are the
-    folders of source code among these packages, by name.
+    ``files`` are the files that list the packages; ``digest`` changes if the packages in these
+    files change. ``constraints`` are the packages of a `uv.lock`, each with its exact version or
+    its path. ``sources`` are the folders of source code among these packages, by name.
     """
 
     files: tuple[str, ...]
@@ -41,8 +41,9 @@ class Needs(NamedTuple):
 
 
 class _Locked(NamedTuple):
-    """A package, as an argument for pip. ``source``: the folder of its source code, if it is
-    one."""
+    """A package that a `uv.lock` pins; ``requirement`` is it as an argument for pip. ``source``:
+    the folder of its source code; None if it is no such folder.
+    """
 
     name: str
     requirement: str
@@ -50,10 +51,11 @@ class _Locked(NamedTuple):
 
 
 def needs_of(workspace: Workspace) -> Needs:
-    """Return the packages that a workspace needs; empty without a file that lists any.
+    """Return the packages that a workspace needs; empty if no file lists any.
 
-    For each folder they are read from its `uv.lock` and the `pyproject.toml` beside it. Without a
-    lock file they are from its `requirements*.txt`, else from its `pyproject.toml`.
+    For each folder of the workspace, they are read from its `uv.lock` and the `pyproject.toml`
+    beside it. In a folder without a lock file, they are read from its `requirements*.txt`, or from
+    its `pyproject.toml` if there is none.
     """
     files: list[str] = []
     arguments: list[str] = []

@@ -60,8 +60,11 @@ def check_emptied(
     addresses: Sequence[ProcAddress],
     local_replicas: LocalReplicas,
 ) -> None:
-    """Raise ``WorkspaceEmptied`` if a folder is empty, was empty whenever this process looked, and
-    hosts or the author's own replicas have files of it."""
+    """Raise ``WorkspaceEmptied`` if a workspace folder seems to have been emptied by mistake.
+
+    That is a folder in which no scan of this process has found a file, while hosts, or the author's
+    own replicas, have files of it.
+    """
     workspace = memory.workspace
     if len(memory.inhabited) == len(workspace.folders):
         return
@@ -76,8 +79,8 @@ def check_emptied(
 def with_unreadable(
     scan: Scan, memory: Memory, in_push: HostsInPush, node: Node, addresses: Sequence[ProcAddress]
 ) -> Scan:
-    """Return the scan with each unreadable file in the state that the host with the latest
-    generation has.
+    """Return the scan with an entry for each unreadable file: the entry that the host with the
+    latest generation has.
 
     So there is one state for all hosts, and a host that lacks such a file gets it from that host.
     If all hosts run the author's own files, each unreadable file keeps the state that was pushed

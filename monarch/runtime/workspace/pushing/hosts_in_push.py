@@ -40,8 +40,8 @@ class Busy(MonarchError):
 class HostInPush(NamedTuple):
     """A host in a push.
 
-    ``push`` is ``None`` if no files are sent to this host. Then the host ``writer`` writes its
-    files or, if that is ``HERE``, its files are the author's own.
+    ``push`` is None if no files are sent to this host. Then ``writer`` is the host that writes its
+    folder, or ``HERE`` if its folder is the author's own.
     """
 
     address: ProcAddress
@@ -114,9 +114,9 @@ class HostsInPush:
         memory.generation = max([memory.generation, *generations])
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
-        """Return the hosts that take part in the push, without those that have failed.
+        """Return the hosts that take part in the push, without hosts that have failed.
 
-        Each is given the manifest to stage, unless the author or another host writes its folder.
+        Each gets a ``Push`` of ``manifest``, unless another host or the author writes its folder.
         """
         memory = self._memory
         generation = memory.generation + 1
@@ -232,10 +232,11 @@ class HostsInPush:
     def _send_all(
         self, going: Sequence[tuple[HostInPush, PushMessage]]
     ) -> list[tuple[HostInPush, PushMessage, tuple[Spread, int]]]:
-        """Send each host its message; a large message for many hosts is sent once and passed on.
+        """Send each host its message. If a large message is for many hosts, it is sent once, and
+        they pass it on.
 
-        Returns for each host its message, and the ``Spread`` that sent it with the host's number in
-        it.
+        Returns for each host (host, message, (the ``Spread`` that sent it, the host's number in the
+        ``Spread``)).
         """
         alike: dict[int, list[tuple[HostInPush, PushMessage]]] = {}
         for host, out in going:
@@ -263,8 +264,12 @@ class HostsInPush:
         return Sync(folders, os.getpid())
 
     def _show(self, hosts: Sequence[HostInPush], *, brings_content: bool) -> None:
-        """Report to the push's listener how much will be sent, once hosts have said what they
-        lack."""
+        """Report how many bytes this push sends, and how many hosts have staged it, to the program
+        that follows the push.
+
+        ``brings_content``: the messages of this round have content. The bytes are reported from the
+        first such round on.
+        """
         pushes = [host.push for host in hosts if host.push is not None]
         self._progress.step = "stage"
         if brings_content or self._progress.bytes_to_send:
@@ -289,8 +294,9 @@ class HostsInPush:
                 memory.sharing.verified[uid] = manifest.digest.hex()
 
     def sharing(self, hosts: Sequence[HostInPush], manifest: Manifest) -> list[HostInPush]:
-        """Return the hosts that have not checked yet a folder that another host or the author
-        writes."""
+        """Return the hosts that do not write their own folder, and have not yet checked that it has
+        this state. Another host or the author writes it.
+        """
         verified, digest = self._memory.sharing.verified, manifest.digest.hex()
         return [
             host
@@ -301,8 +307,8 @@ class HostsInPush:
         ]
 
     def look(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
-        """Ask hosts whose folder another host or the author writes to check that all files have
-        arrived.
+        """Ask the hosts that do not write their own folder to check that all files have arrived
+        there. Another host or the author writes it.
         """
         sharing, looking = self._memory.sharing, self.sharing(hosts, manifest)
         if not looking:

@@ -43,10 +43,11 @@ class LateHosts:
         threading.Thread(target=run, name="monarch-bring", daemon=True).start()
 
     def _bring(self, order: Bring) -> tuple[str, str]:
-        """Bring a host to the wanted state; return a digest and an error.
+        """Bring a host to the wanted state; return (digest, error). The error is "" if that
+        succeeded.
 
-        The digest is "" unless other hosts have turned out to have the host's own state, which then
-        has this digest. The error is "" on success.
+        The digest is "", with one exception: if other hosts of the mesh turn out to have this
+        host's present state, they need no push, and it is the digest of that state.
         """
         name = order.host.urls[0] if order.host.urls else order.host.uid
         has = f"the host {name} has generation {order.generation} of the workspace"

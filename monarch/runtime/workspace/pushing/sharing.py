@@ -25,7 +25,7 @@ HERE = "here"
 
 
 class Sharing:
-    """An author's knowledge of its hosts' folders, and of which hosts see the same one."""
+    """What an author knows about the folders of its hosts, and which hosts share a folder."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -49,10 +49,10 @@ class Sharing:
             self._writers[self._ids[uid]] = uid
 
     def here(self) -> str:
-        """Return the id of the workspace's own folder, which `writer_for` compares with those of
-        hosts.
+        """Return the id of the workspace's own folder; `writer_for` compares it with the ids of
+        hosts' folders.
 
-        "" if it has none, or if the workspace is more than that one folder.
+        "" if the folder has no id, or if the workspace is more than one folder.
         """
         folders = self._workspace.folders
         is_one = len(folders) == 1 and not folders[0].remote
@@ -108,9 +108,12 @@ class Sharing:
 
 
 def why_nested(workspace: Workspace, root: str, replica_id: str) -> str:
-    """Return why a replica at ``root``, whose id is ``replica_id``, cannot have this workspace
-    because its folders would land inside themselves; else "". Each push would copy the copy into
-    itself again.
+    """Return why a replica at ``root`` cannot have this workspace; "" if it can. It cannot if the
+    replica lies inside a folder of the workspace, so that each push would copy the copy into itself
+    again.
+
+    ``replica_id`` is the id of the replica's folder, by which a folder of another machine is
+    recognized.
     """
     if not replica_id or folder_id(root) != replica_id:
         return ""  # It lies on another machine.
