@@ -113,7 +113,7 @@ def depth(num_hosts: int, degree: int) -> int:
 
 
 class Members:
-    """Positions of members in a mesh; rank 0 of the receivers is at the first position, and so on."""
+    """Positions of members in a mesh: the first is that of rank 0 of the receivers, and so on."""
 
     __slots__ = ("parts", "size")
 

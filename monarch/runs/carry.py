@@ -17,7 +17,9 @@ _MAX_BYTES = 64 << 20
 
 
 def run_of(base: str, uid: str) -> str:
-    """Return the name of the run's folder; "" if it has none yet."""
+    """Return the name of the run that the detached program ``uid`` has begun in the folder
+    ``base``; "" if there is none yet.
+    """
     for name in sorted(os.listdir(base)) if os.path.isdir(base) else ():
         path = os.path.join(base, name, "detached.json")
         with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:

@@ -190,7 +190,7 @@ class CopyBeside:
             copied_piece.copy_(piece)
 
     def _has_counted_writes(self) -> bool:
-        """Whether torch has counted a write into a later tensor since the copy began."""
+        """Whether torch has counted a write into a tensor of ``later`` since the copy began."""
         versions = self._versions.items()
         return any(_version_of(self._tensors[number]) != version for number, version in versions)
 
@@ -212,9 +212,10 @@ class CopyBeside:
         self._tensors = []
 
     def renew(self, held: Sequence[Any]) -> bool:
-        """Reuse this copy for another call, if the restored state has the same tensors.
+        """Make this copy serve the next call too, if the restored state still has the tensors of
+        ``later``.
 
-        ``held`` are the optimizers' current tensors. Return whether the copy can be reused.
+        ``held`` are the optimizers' current tensors. Returns whether the copy can be reused.
         """
         tensors = [self._tensors[number] for number in self.later]
         if not self._done.is_set() or self._error:

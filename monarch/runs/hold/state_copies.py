@@ -33,9 +33,11 @@ BeginCopy = Callable[[list[Any]], "CopyBeside | None"]
 
 
 class PutBack(Protocol):
-    """Restores the state, each time that it is called; returns what it could not restore, in words.
+    """A function that restores the state, each time that it is called. It returns descriptions of
+    the objects that it could not restore.
 
-    ``SAMPLED`` is among these if only samples and torch's counts show that weights are unchanged.
+    ``SAMPLED`` is among the descriptions if only samples and torch's counts show that weights are
+    unchanged.
     """
 
     def __call__(self, *, is_same_code: bool = True) -> list[str]: ...

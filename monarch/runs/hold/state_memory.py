@@ -88,8 +88,8 @@ class CopyText:
 
 
 class StateMemory:
-    """The memory of the rank ``name`` of the run ``owner``; without an owner it is this process's
-    alone.
+    """The memory of the rank ``name`` of the run ``owner``, in which copies of its state are
+    written. Without an owner, no other process gets it.
 
     Only one thread at a time may use it.
     """

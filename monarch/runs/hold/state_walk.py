@@ -157,8 +157,8 @@ class Walk:
         self._todo, self._seen = [], {}
 
     def _add(self, values: Iterable[Any], holder: Any) -> bool:
-        """Queue values for the walk; return whether their holder must get a replacement for any of
-        them.
+        """Queue values for the walk. Return whether one of them needs a replacement in the copy of
+        ``holder``, the object that refers to them.
         """
         seen, todo, special, is_special = self._seen, self._todo, self._special, False
         for value in values:
@@ -319,8 +319,9 @@ class Walk:
             self._undos.append(functools.partial(_set_hooks, parameter, name, hooks))
 
     def _member(self, value: Any) -> None:
-        """Record the attributes of an enum member. The member belongs to its class, because new
-        code makes new members.
+        """Record the attributes of an enum member.
+
+        The member itself is not recorded: it belongs to its class, and new code makes new members.
         """
         if not is_library(type(value).__module__):
             attributes = _dict_of(value)

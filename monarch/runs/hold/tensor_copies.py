@@ -37,8 +37,8 @@ class Changed(Exception):
 class Copies:
     """Copies all tensors and arrays that a walk meets.
 
-    ``undos`` restore them. ``checks`` run before and raise ``Changed`` if a tensor that had no room
-    for a copy has changed.
+    ``undos`` restore their values. Before that, ``checks`` run: a check raises ``Changed`` if a
+    tensor has changed that could not be copied, because there was no room.
     """
 
     def __init__(self) -> None:
@@ -89,8 +89,10 @@ class Copies:
         self.undos.append(put_back)
 
     def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
-        """Return the gradient of a tensor, for the walk to follow, if it consists of other tensors.
-        It is kept alive.
+        """Return the gradient of a tensor, for the walk to follow; () if it has none. Used for a
+        gradient that consists of other tensors.
+
+        The gradient is kept alive, so that it can be put back.
         """
         gradient = tensor.grad
         self._put_gradient_back(tensor, lambda: gradient)
@@ -228,7 +230,9 @@ class LaterCopies(Copies):
         return [tensor for layout, tensor in of_optimizers.items() if layout in met]
 
     def finish(self, copy: CopyBeside | None) -> None:
-        """Copy everything that ``copy`` does not; ``copy`` was begun with the tensors ``held``."""
+        """Copy the values of all tensors that ``copy`` does not copy. ``copy`` was begun with the
+        tensors ``held``; None: there is no such copy.
+        """
         numbers: dict[Any, int] = {}
         if copy is not None:
             numbers = dict(zip(map(_layout, self.held()), copy.later, strict=True))
@@ -429,7 +433,9 @@ class Notes(Copies):
             self.check(are_sums_equal, reason)
 
     def _note_gradients(self, tensors: list[Any]) -> list[Any]:
-        """Record which gradients exist; return the gradients that must not change."""
+        """Record which of the ``tensors`` have a gradient, to restore that. Return the gradients
+        that were recorded, whose values must not change.
+        """
         leaves = [tensor for tensor in tensors if tensor.is_leaf]
         flags = [tensor.requires_grad for tensor in leaves]
         gradients = [tensor.grad for tensor in leaves]

@@ -101,12 +101,13 @@ class _Call:
 class Trial(Actor):
     """The trials of the actor with this uid, in this process.
 
-    ``good`` has the generation with which each endpoint succeeded in earlier processes; under "",
-    the run's first. Unless it ``keeps``, ``restore`` cannot restore anything, and only copies are
-    made that outlive this process. ``watches_first``: it can also restore after an endpoint that
-    never succeeded, on code that was never edited. ``memory`` is the owner of these copies
-    (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some. ``is_told_of_room``:
-    the run has reported that there is no room for them.
+    ``good`` has the generation with which each endpoint succeeded in earlier processes, and under
+    "" the run's first generation. ``keeps`` False: ``restore`` cannot restore anything, and the
+    only copies are those in the host's memory, which outlive this process. ``watches_first``: it
+    can also restore after an endpoint that never succeeded, on code that was never edited.
+    ``memory`` is the owner of the copies in the host's memory (``RunMemory.owner``).
+    ``num_ranks_here`` processes of this host make such copies; ``is_told_of_room``: the run has
+    reported that there is no room for them.
 
     A sync actor, with a thread of its own: it answers while the actor on trial is stuck.
     """

@@ -146,7 +146,7 @@ def _marks(
 ) -> list[dict[str, Any]]:
     """Return the marks for the plots, in the order of time.
 
-    The ``generation`` of a mark, if any, is that whose diff the page shows for it.
+    If a mark has a ``generation``, the page shows the diff of that generation for it.
     """
     marks = []
     index = newest = 0

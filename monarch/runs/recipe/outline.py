@@ -122,7 +122,9 @@ class _RecipeSource:
         return self.module if is_folder else self.module.rpartition(".")[0]
 
     def defining(self, name: str) -> _RecipeSource:
-        """Return this source, or that of the file beside it from which it imports ``name``."""
+        """Return the source of the file from which this source imports ``name``, if that is a file
+        beside it; else this source.
+        """
         for statement in self.tree.body:
             if not (isinstance(statement, ast.ImportFrom) and statement.level == 1):
                 continue

@@ -146,8 +146,9 @@ def _steps(first: int, last: int) -> str:
 def procs_to_lose(
     hosts: HostMesh, procs_per_host: int, name: str, preload: Sequence[str] = ()
 ) -> Iterator[ProcMesh]:
-    """Spawn procs for one attempt, and stop them after the block, in which the loss of ranks
-    raises ``RanksLost``."""
+    """Spawn procs for one attempt, and stop them when the block ends. In the block, the loss of
+    ranks raises ``RanksLost``.
+    """
     procs = hosts.spawn_procs({"procs": procs_per_host}, name=name, preload=preload)
     grace_seconds = _STUCK_SECONDS  # There is nothing to save.
     try:

@@ -36,8 +36,9 @@ class Restarts:
         self._moments.clear()
 
     def progressed_to(self, step: int) -> None:
-        """Record that the next restart continues after this step: progress, if it is a new
-        maximum."""
+        """Record that the next restart continues after ``step``. It counts as progress if no
+        earlier restart could continue after so late a step.
+        """
         if step > self._furthest:
             self._furthest = step
             self.progressed()

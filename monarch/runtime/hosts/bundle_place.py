@@ -37,8 +37,8 @@ def import_from_bundle(
     """Import our packages from a bundle, and ask for the bundle if this host does not have it yet.
 
     ``known`` has the digests of bundles by the kind of Python. ``tell`` sends news to clients;
-    ``read`` returns the next line from one. Returns the lines that came before the bundle. ``None``
-    if no bundle could be had, which has been reported.
+    ``read`` returns the next line from a client. Returns the lines that came before the bundle.
+    ``None`` if no bundle could be had; clients were told why.
     """
     early_lines: list[str] = []
     tag = f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"

@@ -163,8 +163,8 @@ def _secret() -> bytes:
 def _own_address() -> str:
     """Return the address to listen at.
 
-    It is ``MONARCH_BIND_TO``, if that is set. It is this host's own address if that is a loopback
-    address, which a scheduler gives to several hosts of one machine. Else it is 0.0.0.0.
+    It is ``MONARCH_BIND_TO`` if that is set. Otherwise it is this host's own address if that is a
+    loopback address, which a scheduler gives to several hosts of one machine; and else 0.0.0.0.
     """
     if named := os.environ.get("MONARCH_BIND_TO", ""):
         return named

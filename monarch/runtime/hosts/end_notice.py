@@ -24,9 +24,11 @@ _HEARD_SECONDS = 10.0
 
 
 class EndNotice(NamedTuple):
-    """The announced end of a host: ``why`` and in how many ``seconds``, if known. ``is_last``: no
-    further notice follows, so the host ends when nothing runs on it and its listeners have
-    heard, or its time is up.
+    """The announced end of a host. ``why``: the reason. ``seconds``: how long it still has; None if
+    that is not known.
+
+    ``is_last``: no further notice follows. The host then ends when nothing runs on it and its
+    listeners have heard of its end, or when its time is up.
     """
 
     why: str

@@ -210,8 +210,9 @@ class HostDesk:
 
     @property
     def _is_apart(self) -> bool:
-        """Return whether the agent is a process of its own; else its rows are among the
-        client's."""
+        """Return whether this agent is a process of its own, so that its rows are not among the
+        client's.
+        """
         client = self._host.client
         return client is None or client.uid != self._node.uid
 
@@ -223,8 +224,8 @@ class HostDesk:
     ) -> list[tuple[Uid, bytes]]:
         """Return the rows that the procs have sent, by proc.
 
-        With ``takes`` the procs no longer have the rows. Then they are kept here for later
-        questions, and the list is empty.
+        ``takes``: the procs have dropped the rows that they sent. Then this desk keeps the rows for
+        later questions, and the list is empty.
         """
         sent = {uid: rows for uid, answer in responses.items() if (rows := answer.or_else(b""))}
         if not takes:

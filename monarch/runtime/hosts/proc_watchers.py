@@ -73,7 +73,9 @@ class ProcWatchers:
         self._end_watchers = {uid: watchers for uid, watchers in by_proc if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
-        """Handle a new proc of this host: the agent no longer needs a report that it is up."""
+        """Handle a new proc of this host. The agent itself is removed from the proc's watchers,
+        because it hears in any case that the proc is up.
+        """
         self._watchers.get(uid, {}).pop(self._node.uid, None)  # Told in any case.
 
     def up(self, up: ProcUp) -> None:
@@ -81,9 +83,8 @@ class ProcWatchers:
             self._node.send(watcher, up)
 
     def given_way(self, proc: HostProc, again: ProcAgain) -> None:
-        """Report to the owner and the watchers of a proc that a new process has replaced it.
-
-        They stay its watchers.
+        """Report to the owner and the watchers of a proc that a new process has replaced it. They
+        go on to watch the new process.
         """
         watchers = {**self._watchers.get(proc.uid, {}), **self._end_watchers.get(proc.uid, {})}
         for address in self._with_owner(proc, watchers).values():

@@ -254,9 +254,10 @@ class Fold:
         return self._count(answer.via)
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Handle that a member is gone: wait for no more of its answers.
+        """Handle that the member ``uid`` is gone: wait for no more of its answers. Its failure is
+        reported to the caller in another way.
 
-        Its caller hears of that in another way. Returns whether no further answers are missing.
+        Returns whether no further answers are missing.
         """
         return self._count(uid, self._missing.get(uid, 0))
 

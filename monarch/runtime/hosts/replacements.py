@@ -37,9 +37,8 @@ class Replacements:
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:
-        """Return whether a proc that has ended must be replaced, and forget that it must.
-
-        So a second call for the same end returns false.
+        """Return whether a new proc must take the place of a proc that has ended. After this call
+        the answer is false, so that one end is replaced once.
         """
         if uid not in self._wanted:
             return False

@@ -202,8 +202,9 @@ class AddressBook:
         return peer
 
     def reach(self, address: ProcAddress) -> None:
-        """Prepare a request to a running process. It uses the existing connection; a lost process
-        is connected to again, as it may be back.
+        """Make sure that a message can be sent to a running process: keep its existing connection,
+        or make one. If the process counts as lost, it is connected to again, because it may be
+        back.
         """
         peer = self.peers.get(address.uid)
         if peer is None or peer.failure is not None:

@@ -224,7 +224,9 @@ class BulkReceiver:
             self._credit(inbound.note, 1)
 
     def _refuse(self, inbound: _Inbound, why: str) -> None:
-        """Give up a message, and tell its receiver why it does not come."""
+        """Drop a message whose bulk cannot be received. The sender is told, and the receiver gets
+        the message with a payload that raises ``why``.
+        """
         self._credit(inbound.note, 0)
         self._finish(inbound, broken(inbound.inner, why))
 

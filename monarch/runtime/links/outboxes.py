@@ -179,11 +179,12 @@ class Outboxes:
         return size
 
     def keep_place(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
-        """Put an order behind the calls that wait for a process, if it must follow them; return
-        whether it waits.
+        """If an order must follow messages that still wait for a process, queue it behind them;
+        return whether it was queued.
 
-        Stopping an actor comes after all messages to it. A switch of code comes after all earlier
-        messages to actors of the process and before later ones, until it is given up.
+        The order to stop an actor follows all messages to that actor. The order that raises a fence
+        follows all earlier messages to actors of the process, and holds back later messages until
+        it is sent or withdrawn.
         """
         message = envelope.message
         with self._lock:

@@ -113,8 +113,9 @@ class Peer:
                 self._enter(PeerState.HELD)
 
     def send_past(self, frames: Frames) -> bool:
-        """Send frames to the process that will be replaced, if there is one; return whether there
-        is."""
+        """Send frames to the old process, which may be replaced, although other frames are kept.
+        Return whether there is a connection to it; if not, nothing is sent.
+        """
         with self._lock:
             if self._old is not None:
                 self._old.send(frames)

@@ -138,8 +138,11 @@ class PeerDown:
         self.report_all(ended.downs, ended.cause)
 
     def _on_proc_again(self, again: ProcAgain) -> None:
-        """Handle that a proc was replaced: messages to the old process end with it; kept messages
-        go to the new one."""
+        """Handle that a new process has replaced a proc.
+
+        Messages that were kept for the new process go to it. Other calls to the old process fail,
+        unless it ended cleanly: then it has answered all calls before the kept messages.
+        """
         node, uid = self._node, again.uid
         held_from = self.held_from.pop(uid, None)
         peer = self._book.peers.get(uid)

@@ -21,10 +21,10 @@ def listen_at(url: HostUrl) -> None:
 
 
 def way_in(url: str, gateway: Gateway | None = None) -> tuple[str, str]:
-    """Return the URL to listen at, and the URL to give to the machine at ``url``.
+    """Return (URL to listen at, URL to give to the machine at ``url``, so that it can connect).
 
-    The second URL lets that machine connect; "" means that the first one does. With a ``gateway``,
-    the gateway listens and forwards to this process.
+    The second URL is "" if it is the first one. With a ``gateway``, the gateway listens and
+    forwards to this process.
     """
     if gateway is not None:
         return _way_in_by(gateway, url)

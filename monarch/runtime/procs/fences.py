@@ -193,9 +193,10 @@ class Fences:
         return any(cell.is_holding for cell in self._cells())
 
     def _strike(self, fence: _RaisedFence, actor: Uid, *, is_halt: bool) -> None:
-        """Note that a fence, or its halt, no longer waits for an actor.
+        """Note that a fence (with ``is_halt``, its halt) no longer waits for ``actor``.
 
-        If it waited for no other, its ``reached`` or ``halted`` is called.
+        If ``actor`` was the last that it waited for, ``reached`` or ``halted`` of the fence is
+        called.
         """
         with self._lock:
             missing = fence.moving if is_halt else fence.missing

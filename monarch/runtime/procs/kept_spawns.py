@@ -81,7 +81,9 @@ class KeptSpawns:
             self._spawns[mesh] = spawn
 
     def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
-        """Note that a mesh has a new class; ``order`` makes its spawn order from kept arguments."""
+        """Record that a mesh has a new class: replace its kept spawn order by the result of
+        ``order``, which is called with the kept arguments.
+        """
         with self._lock:
             spawn = self._spawns.get(mesh)
         if spawn is not None and spawn.arguments is not None:

@@ -363,10 +363,11 @@ class ProcAgent:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Record that a call from outside of actors has raised the failures ``keys``.
+        """Record that the program knows of the failures ``keys``, because a call from outside of
+        actors has raised them. They are not reported again.
 
-        ``others`` are further members that were called: their failures count as told for a while.
-        Keys are those of ``core.supervision.UnhandledFailure``.
+        ``others`` are further members that were called: if they fail within a while, the program
+        counts as told. Keys are those of ``core.supervision.UnhandledFailure``.
         """
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:

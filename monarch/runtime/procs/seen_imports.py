@@ -112,8 +112,10 @@ def _read_at_import() -> dict[str, str]:
 
 
 def drop_hidden(learned: Iterable[str]) -> None:
-    """Forget imported packages if a folder that comes earlier on this proc's path has another
-    module of that name, which the proc would have found first."""
+    """Remove packages that the template has imported from ``sys.modules``, if this proc must import
+    another module of that name: a folder of the user's that comes earlier on the proc's path has
+    one.
+    """
     folders = list(itertools.takewhile(lambda path: not in_installed(path + os.sep), sys.path))
     for top in {name.partition(".")[0] for name in learned}:
         if any(
