@@ -172,8 +172,8 @@ class Adoption:
     ) -> Any:
         """Return the object to bind to a name: the live object with new code, or the staged value.
 
-        `old` and `new` are the statements that define the two, if known; `defined`: the name is
-        that of a definition.
+        `old` is the statement that defines `live`, and `new` the statement that defines `value`;
+        None if it is not known. `defined`: the name is that of a definition.
         """
         if live is MISSING or value is MISSING or live is value or not self._is_made_here(value):
             return value

@@ -440,7 +440,9 @@ class Prepared:
         self._stage.let_go()
 
     def _note(self, before: Mapping[str, ModuleSource]) -> None:
-        """Record for audits what the process ran until now."""
+        """Record, for later audits and for an undo, that the process no longer runs the sources
+        ``before``, which are by module name.
+        """
         process = self._process
         for name, source in before.items():
             process.history.replaced(name, source, self.label_before)

@@ -292,9 +292,12 @@ class Push:
         return PushMessage(message, [content for _, content in blobs])
 
     def files(self) -> list[tuple[bytes, bytes]]:
-        """Return the changes of files as (path, path of the new content): those that the host
-        listed (``Staged.files``), and those of files in folders that were only renamed. A deleted
-        file has an empty second path. Empty before the host has staged."""
+        """Return the changes of files as (path, path of the new content); the second is empty for a
+        deleted file.
+
+        These are the files that the host listed in ``Staged.files``, and the files in folders that
+        were only renamed. Empty before the host has staged.
+        """
         if self.staged is None:
             return []
         files = list(self.staged.files)

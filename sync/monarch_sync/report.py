@@ -254,8 +254,12 @@ class SyncReport:
         ]
 
     def _what_follows(self, limit: int) -> list[str]:
-        """Return the parts of the line that come after the number of changes. Each names at most
-        ``limit`` things, and else only their number; empty if the push failed."""
+        """Return the parts of ``one_line`` that come after the number of changes; empty if the push
+        failed.
+
+        Each part names at most ``limit`` things, and says how many more there are. With 0, it says
+        only their number.
+        """
         if not self.ok:
             return []
         actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
@@ -281,8 +285,10 @@ class SyncReport:
         ]
 
     def _named(self) -> tuple[list[str], list[str], list[str]]:
-        """Return the files that the line names, as (moved, deleted, others); all empty if too many
-        files changed. Reloaded modules are left out, because the line names them anyway."""
+        """Return the files that ``one_line`` names, as (moved, deleted, others); all empty if too
+        many files changed. Files of reloaded modules are left out, because the line names these
+        modules.
+        """
         if not 0 < len(self.changed_files) <= _MAX_NAMED:
             return [], [], []
         deleted = [path for path in self.changed_files if path in self.deleted_files]

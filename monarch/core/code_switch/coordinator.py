@@ -91,7 +91,9 @@ class Coordinator:
         return self._move(SwitchEvent.LATE if vote is Vote.LATE and not is_last else SwitchEvent.NO)
 
     def interrupted(self) -> Effect | None:
-        """Handle an interrupt of the author (Ctrl-C). Not to be called once it ``is_decided``."""
+        """Handle an interrupt of the author (Ctrl-C), and return what to do next. Do not call it
+        when ``is_decided`` is true.
+        """
         return self._move(SwitchEvent.LOST)
 
     def woke(self) -> Effect | None:

@@ -107,8 +107,8 @@ class HostDesk:
     def _row(self, uid: Uid, name: str, pid: int, mesh: Uid = "", rank: int = 0) -> dict[str, Any]:
         """Return a row about a process of this host.
 
-        ``t`` is the present by its clock in nanoseconds; ``t`` plus ``offset`` is the time since
-        1970.
+        ``t`` is the present time by the host's clock, in nanoseconds; ``t`` plus ``offset`` is the
+        time since 1970.
         """
         now = time.monotonic_ns()
         return {

@@ -186,8 +186,8 @@ class BulkSender:
         cargo: _Cargo | None,
         pieces: Sequence[Bytes],
     ) -> Frames:
-        """Return the frames of a message without its bulk; they say where the bulk is or how it
-        comes.
+        """Return the frames of a message without its bulk. They say in which region the bulk is, or
+        that it will be sent in chunks.
         """
         ours = self._node.address.uid
         header = pack_header(small.message)

@@ -108,7 +108,9 @@ class Outbox:
         self._send_mark(self)
 
     def post_behind(self, envelope: Envelope[Message]) -> None:
-        """Send an order after all messages that wait in this lane. It uses no room in it."""
+        """Send an order after all messages that wait in this lane. The order is not counted in the
+        window.
+        """
         with self._lock:
             if self._overflow is not None:
                 self._spill(_FREE, envelope)

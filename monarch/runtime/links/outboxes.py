@@ -300,5 +300,7 @@ def _is_on_asyncio() -> bool:
 
 
 def _nowhere(message: object) -> None:
-    """Raise: a message along a tree needs more than an envelope, so ``_send_along`` sends it."""
+    """Raise an error. It is the ``deliver`` of outboxes for trees, which pass nothing on
+    themselves: ``_send_along`` sends the messages.
+    """
     raise AssertionError("this box passes nothing on")

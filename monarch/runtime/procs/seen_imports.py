@@ -112,9 +112,10 @@ def _read_at_import() -> dict[str, str]:
 
 
 def drop_hidden(learned: Iterable[str]) -> None:
-    """Remove packages that the template has imported from ``sys.modules``, if this proc must import
-    another module of that name: a folder of the user's that comes earlier on the proc's path has
-    one.
+    """Remove from ``sys.modules`` the packages that the template has imported, if a folder of the
+    user's on this proc's path has another package or module of that name.
+
+    Such a folder comes earlier on the path, so the proc must import from it.
     """
     folders = list(itertools.takewhile(lambda path: not in_installed(path + os.sep), sys.path))
     for top in {name.partition(".")[0] for name in learned}:

@@ -126,8 +126,9 @@ def is_plain(value: Any) -> bool:
 
 
 def defaults_of(cls: type) -> Mapping[str, Any]:
-    """Return the plain defaults of the fields that a class gives its instances when they are
-    made."""
+    """Return the defaults of a class's fields, by the field's name, as far as they are plain
+    values. Only dataclasses, pydantic models and attrs classes have such fields.
+    """
     attributes = vars(cls)
     defaults: dict[str, Any] = {}
     for table in ("__dataclass_fields__", "__pydantic_fields__"):
@@ -145,8 +146,9 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
 
 
 def _native_names(metaclass: type) -> Iterator[str]:
-    """Yield the attributes that a metaclass written in C gives its classes, beyond those of every
-    class."""
+    """Yield the names of the attributes that classes have because their metaclass is written in C.
+    Attributes that all classes have are left out.
+    """
     for base in metaclass.__mro__:
         if base in (type, object):
             break

@@ -136,7 +136,8 @@ class FreshCodes:
     def _compiled(self) -> Mapping[str, Sequence[CodeType]]:
         """All code objects of the source, by name, including those that share a name and a line.
 
-        `ModuleSource.codes` leaves these out, so the whole file is compiled here.
+        `ModuleSource.codes` leaves out code objects that share a name and a line, so the whole file
+        is compiled here.
         """
         code = compile(self._source.text, self._source.path, "exec", dont_inherit=True)
         return _by_name([code])

@@ -258,8 +258,9 @@ class FunctionPatch:
 
 
 def made_alike(live: Any, staged: Any) -> bool:
-    """Return whether two functions or classes have the same module and qualified name, as the old
-    and the new version of one definition have."""
+    """Return whether two functions or classes have the same module and qualified name. Then they
+    are the old and the new version of one definition.
+    """
     return _have_one_name(live, staged) and bool(live.__module__ == staged.__module__)
 
 

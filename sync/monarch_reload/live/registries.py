@@ -109,8 +109,11 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
 
 
 def registries(held: Iterable[Any]) -> Iterable[Registry]:
-    """Return the registries among the values in these objects, and among the values in instances of
-    other classes that these objects refer to."""
+    """Return the registries to which the objects ``held`` refer.
+
+    An object may also refer to an instance, such as an event bus, that keeps a registry in an
+    attribute; this registry is returned, too.
+    """
     by_id: dict[int, Registry] = {}
     held = list(held)
     ours = set(map(id, held))

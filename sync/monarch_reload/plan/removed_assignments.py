@@ -81,8 +81,12 @@ def removed_by(
 def _followed(
     removed: RemovedAssignment, owner: Any, key: Any, is_item: bool, sources: RunningSources
 ) -> RemovedAssignment:
-    """Return the assignment with the way to undo its effect, a ``place`` or a ``removal``;
-    unchanged if none is known."""
+    """Return the removed assignment with its ``place`` or ``removal`` filled in, if its effect can
+    be undone so; otherwise unchanged.
+
+    ``owner`` is the object to which ``key`` was assigned; ``is_item``: as an item, not as an
+    attribute.
+    """
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
         removal = Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))

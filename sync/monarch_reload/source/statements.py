@@ -138,8 +138,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
     def may_affect_others(self) -> bool:
         """Whether this statement may change how other statements of the module compile.
 
-        A ``global`` at module level is an error below a use of the name, and a module may define
-        its own ``super``.
+        A ``global`` statement may: it is an error after a use of its name. A use or a binding of
+        ``super`` may, too, because a module may define its own ``super``.
         """
         if not self.is_definition and "lobal" in self.text:  # in its source, or in its dump
             return True

@@ -89,8 +89,9 @@ class _Tape:
         self._at += size
 
     def blocks_ahead(self) -> bytearray:
-        """Return the digests of the whole blocks in the buffer from the position on; empty if the
-        position is not at the start of a block."""
+        """Return the digests of the whole blocks in the buffer that begin at the stream's position
+        or after it. Empty if the position is not at the start of a block.
+        """
         index, inside = divmod(self.size - len(self._buffer) + self._at, BLOCK_BYTES)
         return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
 
@@ -157,9 +158,11 @@ def _follow(tape: _Tape, old: list[ContentChunk]) -> Iterator[ContentChunk]:
 
 
 def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
-    """Consume the next blocks that equal ``blocks`` from index ``at`` on; return how many they are.
+    """Consume as many of the stream's next blocks as have the digests that ``blocks`` has from
+    index ``at`` on; return their number.
 
-    Looks only at blocks that are in the buffer.
+    Only blocks that are in the buffer already are compared. A few equal blocks may be left for the
+    next call.
     """
     digests, start = tape.blocks_ahead(), at * DIGEST_BYTES
     size = min(len(digests), len(blocks) - start)
@@ -180,8 +183,9 @@ def _next_if(tape: _Tape, chunk: ContentChunk) -> ContentChunk | None:
 
 
 def _is_overwritten(tape: _Tape, chunk: ContentChunk, following: ContentChunk) -> bool:
-    """Return whether only this chunk was overwritten: the chunk ``following`` is still right behind
-    it in the stream."""
+    """Return whether the stream has other bytes in place of ``chunk``, and directly behind them the
+    chunk ``following``, so that only ``chunk`` was overwritten.
+    """
     ahead = tape.ahead(chunk.size + following.size)[chunk.size :]
     return len(ahead) == following.size and digest_bytes(ahead) == following.digest
 

@@ -33,7 +33,7 @@ _MAX_WINDOW_LOG = 27  # a frame that wants more memory than 128 MiB for its wind
 
 
 def patch(old: bytes, new: bytes) -> bytes:
-    """Return the zstd frame that turns `old` into `new`."""
+    """Return the zstd frame that turns `old` into `new`; `unpatch` applies it."""
     size = len(old) + len(new)
     options: dict[int, int] = {
         zstd.CompressionParameter.compression_level: 3,

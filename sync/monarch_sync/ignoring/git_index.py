@@ -48,8 +48,9 @@ def git_dir_of(work_tree: str) -> str | None:
 
 
 def common_dir(git_dir: str) -> str:
-    """Return the git directory that has a repository's rules and configuration. For a second work
-    tree, it is that of the first."""
+    """Return the git directory that has a repository's rules and configuration. For a work tree
+    that ``git worktree`` has added, it is the git directory of the main work tree.
+    """
     try:
         with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
             return os.path.join(git_dir, file.read().strip())

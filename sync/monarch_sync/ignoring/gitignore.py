@@ -73,8 +73,9 @@ class _IgnoreRule:
 
 
 class _Wild:
-    """Patterns with wildcards. ``candidates`` quickly excludes most of those that do not match a
-    name."""
+    """Patterns with wildcards. ``candidates`` returns the patterns that may match a name or path;
+    it quickly rules out most of the others.
+    """
 
     def __init__(self, rules: Sequence[tuple[int, _IgnoreRule]]) -> None:
         self._all = [number for number, _ in rules]

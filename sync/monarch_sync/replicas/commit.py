@@ -288,8 +288,11 @@ class Committer:
         self._put.append((path, entry.digest, mtime_ns))
 
     def _look_at_linked(self, entry: Entry) -> None:
-        """Check a file that came with its new folder and shares its content with an old file, as a
-        hard link. Drop it if a program has changed the content through the old file's name."""
+        """Check a new file that shares its content with an old file, as a hard link.
+
+        Its folder was moved into place as a whole. If a program has changed the content through the
+        old file's name, the new file is deleted and counts as lost.
+        """
         path = f"{self._root}/{entry.path}"
         status, ready = os.lstat(path), self._staging.ready[entry.path]
         if _is_meddled_with(path, status, ready, entry):

@@ -48,8 +48,9 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def clear(self, name: str, status: os.stat_result) -> None:
-        """Free a path. An entry that is as the old state has it goes to the store or is deleted;
-        any other gets another name."""
+        """Free a path. If its entry is the same as in the old state, it goes to the store or is
+        deleted; otherwise it is kept as a conflict copy.
+        """
         if stat.S_ISREG(status.st_mode):
             digest = self._stamps.digest_of(f"{self._root}/{name}", status)
             self._set_aside(name, status, digest)

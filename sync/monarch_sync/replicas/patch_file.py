@@ -84,8 +84,9 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
 
 
 def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
-    """Return the writes of a delta that leaves all other bytes where they are; None for any other
-    delta, and for more than ``MAX_PATCH_BYTES`` of writes."""
+    """Return a delta as writes into the old content. None if the delta moves bytes of the old
+    content to another offset, or writes more than ``MAX_PATCH_BYTES``.
+    """
     writes: list[Write] = []
     at = num_bytes = 0
     for piece in pieces:
@@ -101,8 +102,9 @@ def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
 
 
 class Blocks:
-    """Computes the digests of large files after a patch from the digests of their blocks, which it
-    remembers for a few files."""
+    """Computes the digest that a large file has after a patch. For that, it remembers the digests
+    of the blocks of a few files, so that only changed blocks are read.
+    """
 
     def __init__(self) -> None:
         self._blocks_by_digest: OrderedDict[bytes, bytes] = OrderedDict()
@@ -114,8 +116,9 @@ class Blocks:
             self._blocks_by_digest.popitem(last=False)
 
     def patched(self, path: str, base: bytes, size: int, writes: Sequence[Write]) -> bytes | None:
-        """Return the digest that the file would have after these writes, at ``size`` bytes; None if
-        it cannot be read. ``base`` is the digest of its present content."""
+        """Return the digest that the file would have after ``writes`` and with the length ``size``.
+        ``base`` is the digest of its present content. None if the file cannot be read.
+        """
         try:
             with open(path, "rb", buffering=0) as file:
                 blocks = self._blocks_by_digest.get(base) or _read_blocks(file.fileno())

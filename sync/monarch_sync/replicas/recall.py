@@ -32,8 +32,9 @@ _MAX_PIECE_BYTES = 8 << 20
 
 
 class Recall:
-    """Answers questions about the states that one replica has had, and their contents so far as the
-    host still has these."""
+    """Answers questions about the states that one replica has had, and about contents of these
+    states that the host still has.
+    """
 
     def __init__(self, log: StateLog, history: History, on_disk: OnDisk) -> None:
         self._log = log

@@ -292,8 +292,8 @@ class Staging:
         """After an interrupted commit: find the content that it staged and that is still in the
         staging folder.
 
-        Some of the files there may be those that the commit has replaced, as it exchanges them with
-        the staged ones.
+        A commit exchanges staged files with the files that they replace. So some files in the
+        staging folder have a replaced content, which is found, too.
         """
         self.forget()
         self.begin(SyncPlan(files=plan.files, removes=plan.removes, replaced=plan.replaced), old)

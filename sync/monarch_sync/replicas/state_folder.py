@@ -67,7 +67,8 @@ def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -
     """Remove a folder that a replica has made, with all that is in it. What the system does not let
     us remove stays.
 
-    Raises ``PermissionError`` if it is a link, and if its parent is not the folder ``below``.
+    Raises ``PermissionError`` if the folder is a link, or if its parent is not the folder
+    ``below``.
     """
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or os.path.dirname(folder) != os.fspath(below):

@@ -183,12 +183,16 @@ def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
 
 
 def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:
-    """Return the first of the patterns that alone leaves the path out; "" if none does."""
+    """Return the first of ``patterns`` that would leave the path out if it were the only pattern;
+    "" if none would.
+    """
     return next((pattern for pattern in patterns if _matches(pattern, relative, is_dir)), "")
 
 
 def _deciding(folder: Path, relative: str) -> Rule | None:
-    """Return the rule in a file that decides about a path; None if no rule matches it."""
+    """Return the rule of an ignore file by which a path is left out or kept; None if no rule
+    matches the path.
+    """
     is_dir = (folder / relative).is_dir() and not (folder / relative).is_symlink()
     for base, shown_name, file in _rule_files(folder, relative):
         try:

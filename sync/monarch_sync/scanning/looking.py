@@ -115,8 +115,9 @@ class Looking:
             self.left_out.note_untracked(folder.remote, error)
 
     def tracked_in(self, folder: Folder, relative: str = "") -> list[str]:
-        """Return the paths in a folder that git tracks though rules leave them out, with the
-        folders above them; some may be listed as well."""
+        """Return the paths in a folder that git tracks although rules leave them out, with the
+        folders above them. Some of these folders may not be left out by rules.
+        """
         tracked = self.tracked.get(folder)
         return tracked.there(relative) if tracked is not None else []
 

@@ -84,8 +84,9 @@ def join(folder: str, name: str) -> str:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Return (folder, name) of a path. An absolute path, which is invalid, has a name with a
-    slash."""
+    """Return (folder, name) of a path; the folder is "" for a path without a slash. For "/name",
+    which is no valid path, it is ("", "/name").
+    """
     folder, _, name = path.rpartition("/")
     return (folder, name) if folder else ("", path)
 

@@ -71,8 +71,9 @@ class Cover:
 
     @property
     def is_open_now(self) -> bool:
-        """Whether a folder that could not be listed before can be opened now. No event may report
-        that."""
+        """Whether a folder that could not be listed before can be opened now. There may be no event
+        for such a change.
+        """
         return any(map(self._is_open, self._closed))
 
     def begin(self) -> None:

@@ -60,10 +60,11 @@ class _OuterFolder:
 
 
 class OuterRules:
-    """The rules from outside of one workspace folder, as they were at the last look.
+    """The ignore rules that apply to one workspace folder but are outside of it, as they were at
+    the last look.
 
-    A folder whose last change was less than ``tick_ns`` before the look is looked into again, as
-    its next change may get the same time.
+    If a folder's last change was less than ``tick_ns`` before the look, the folder is looked into
+    again, because its next change may get the same time.
     """
 
     def __init__(self, folder: Path, patterns: Sequence[str], tick_ns: int = _TICK_NS) -> None:

@@ -193,7 +193,9 @@ class CodeSwitch:
         return self.audits.of(generation)
 
     def ask(self, order: Order, asker: Uid, desk: Desk) -> ReloadOutcome:
-        """Have an order carried out, its work at ``desk``, and wait for the outcome."""
+        """Carry out an order and wait for the outcome. The work of the order is done at ``desk``,
+        by the thread that waits there.
+        """
         return self._wait(lambda reply: self._obey_order(order, asker, reply), desk)
 
     def _wait(self, give: Callable[[OpenOrder], None], desk: Desk) -> ReloadOutcome:
@@ -373,8 +375,8 @@ class CodeSwitch:
             self._feed(lambda now: self.machine.held(held_up.attempt, now))
 
     def author_gone(self, uid: Uid) -> None:
-        """Handle the death of the push's author. Prepared code is dropped; an owner that was told
-        to switch continues.
+        """Handle the death of the push's author. Prepared code is dropped, and so are staged files.
+        If this process was told to switch, it goes on with the switch.
         """
         if self.machine.coordinator != uid:
             return

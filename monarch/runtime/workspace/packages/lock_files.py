@@ -41,8 +41,8 @@ class Needs(NamedTuple):
 
 
 class _Locked(NamedTuple):
-    """A package that a `uv.lock` pins; ``requirement`` is it as an argument for pip. ``source``:
-    the folder of its source code; None if it is no such folder.
+    """A package that a `uv.lock` pins. ``requirement`` is the argument for pip. ``source``: the
+    folder of its source code; None if it comes from an index.
     """
 
     name: str

@@ -259,7 +259,9 @@ class HostsInPush:
         return asked
 
     def _order(self) -> Sync:
-        """Return the envelope of each message of a push."""
+        """Return the message that carries each step of a push to a host. It names the folders of
+        the workspace and this process.
+        """
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         return Sync(folders, os.getpid())
 
