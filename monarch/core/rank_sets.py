@@ -40,8 +40,8 @@ def parse_ranks(text: str) -> RanksType:
 
 
 def parse_set(text: str) -> RanksType:
-    """Parse a set of ranks as people write it: upstream's grammar, and ``0-3,7``, ``all``, also for
-    dimensions.
+    """Parse a set of ranks as people write it: in upstream's grammar, or as ``0-3,7`` or ``all``.
+    Each form may also be given by dimension, such as ``a=0-3``.
 
     Raises ``BadRanks``.
     """

@@ -85,9 +85,9 @@ class Waits:
         return followed.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
-        """Return 0, or the number of the attempt, from 1, if it is time to follow an actor's wait.
-
-        Following a wait means asking whether the awaited actors wait as well.
+        """Return whether it is time to follow an actor's wait, that is, to ask whether the awaited
+        actors wait as well. The result is the number of the attempt, from 1; 0 means that it is not
+        time.
         """
         if not self.number(actor, wait, now):
             return 0

@@ -70,8 +70,9 @@ def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
 
 
 def ends(edges: Sequence[WaitEdge]) -> list[Member]:
-    """Return the members that others wait for and that wait for none: their work delays the
-    rest."""
+    """Return the members that do not wait for anybody, but for which others wait: their work delays
+    the rest.
+    """
     waiters = {edge.waiter for edge in edges}
     return sorted({edge.awaited for edge in edges} - waiters)
 

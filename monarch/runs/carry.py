@@ -29,9 +29,10 @@ def run_of(base: str, uid: str) -> str:
 
 
 def main(base: str, uid: str) -> None:
-    """Write an archive of a run's files to stdout, without checkpoints and files already sent.
+    """Write an archive of a run's files to stdout, without checkpoints and without files that the
+    receiver has already, according to the list on stdin.
 
-    It is empty if ``base`` has no run of the program ``uid``.
+    The archive is empty if ``base`` has no run of the program ``uid``.
     """
     base = os.path.expanduser(base)
     sent = json.loads(sys.stdin.read() or "{}")

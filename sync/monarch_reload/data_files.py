@@ -56,9 +56,10 @@ def naming(statements: Iterable[Statement], files: Collection[str]) -> frozenset
 
 @contextlib.contextmanager
 def reading_ahead(contents: Mapping[str, bytes], names: dict[str, Any]) -> Iterator[None]:
-    """Have files that this thread opens in this block read as `contents` (by real path).
+    """In this block, let this thread read the files in `contents`, by real path, as if they had
+    these contents. Other threads read what is on disk.
 
-    Other threads read the disk. `names` are the builtins of the code that runs.
+    `names` are the builtins of the code that runs.
     """
     ahead = {path: data for path, data in contents.items() if not _is_on_disk(path, data)}
     if not ahead:

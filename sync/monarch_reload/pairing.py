@@ -85,7 +85,9 @@ class Pairing:
             self.undecorated += [(function, lost) for function in made_by(old, self._module)]
 
     def _pair_functions(self, index: int, old: Statement) -> None:
-        """Pair functions to which no name leads because only registries refer to them."""
+        """Pair functions of a definition that cannot be found by its name, because only registries
+        refer to them, with their new versions.
+        """
         if not old.is_function or self._module is None:
             return
         for before, after in self._where_held(self._module, index, old):

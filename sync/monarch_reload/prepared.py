@@ -275,8 +275,9 @@ class Prepared:
         )
 
     def _follow(self) -> None:
-        """Collect the changes of functions to which no name leads, such as closures and
-        wrappers."""
+        """Collect the changes of functions that cannot be found by a name, such as closures and
+        wrappers.
+        """
         staged_ids = {id(namespace) for namespace in self._stage.namespaces.values()}
         flips = [flip for flip in self._functions.flips if isinstance(flip, Attribute)]
         makers = [(flip.owner, flip.value) for flip in flips if flip.name == "__code__"]
@@ -301,8 +302,9 @@ class Prepared:
         return switches
 
     def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
-        """Refuse changes of classes that native code, such as a compiled validator, keeps using in
-        their old form; their methods are changed nevertheless."""
+        """Refuse changes of classes that native code, such as a compiled validator, would go on
+        using in their old form. Their methods are changed nevertheless.
+        """
         patched = {id(cls) for cls in self._adoption.classes.patched}
         twins = self._functions.twins.values()
         pairs = [
@@ -501,7 +503,9 @@ class Prepared:
             self._process.generation += 1
 
     def _copy_codes(self) -> None:
-        """Have the sources use copies of the code objects that live functions run."""
+        """Have the sources use copies of their code objects, because the line numbers of code
+        objects that live functions run are about to be changed.
+        """
         for name, source in self._sources.items():
             for version in (self._process.sources[name], source):
                 version.copy_codes()

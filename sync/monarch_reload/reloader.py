@@ -363,8 +363,8 @@ class Reloader:
         """Return the new source of each loaded module that changes, by module name. Raises
         ReloadError for sources that do not compile.
 
-        When the budget is used up, the remaining sources are not compiled: a fresh process will do
-        it.
+        When the budget is used up, the remaining sources are returned without being compiled: a
+        fresh process will compile them.
         """
         changed: dict[str, ModuleSource] = {}
         errors: list[ReloadError] = []

@@ -113,8 +113,9 @@ class ClassUpgrade:
 
 
 def _rename(staged: type, live: type) -> None:
-    """Give the staged class, and the functions and classes in it, the qualified names of the live
-    class, which another function may have defined."""
+    """Give the staged class, and the functions and classes in it, the qualified names that they
+    have in the live class. The names differ if the two classes were defined in different functions.
+    """
     prefix, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
     for part in parts_of(staged, staged.__module__):
         if part is not staged and isinstance(part, (FunctionType, type)):

@@ -309,7 +309,9 @@ class SyncReport:
         return self.table()
 
     def table(self, width: int | None = None, *, ascii_only: bool = False) -> str:
-        """Return the table: the line, a row for each host, the seconds, and all further lines."""
+        """Return a table: the text of `one_line`, a row for each host, the seconds that the steps
+        took, and lines about everything that a person should know.
+        """
         self._seen()
         lines = [self.one_line(width, ascii_only=ascii_only)]
         lines += host_rows([host for host in self.hosts if self.ok and not host.error])

@@ -22,8 +22,8 @@ class Folder:
     """One local folder, and where it lands: ``remote`` is a path relative to the replica's root, ""
     for the root itself.
 
-    ``follows_git``: whether git's ignore rules apply to it. They should not for files that an
-    installer has written.
+    ``follows_git``: whether git's ignore rules apply to the folder. It is False for a folder whose
+    files an installer has written.
     """
 
     local: Path
@@ -71,7 +71,9 @@ class Folder:
         return local[len(above) :] if local.startswith(above) else ""
 
     def overlaps(self, local: str) -> bool:
-        """Return whether a local path is this folder's, above it, or inside it."""
+        """Return whether a local path and this folder overlap: one is inside the other, or they are
+        equal.
+        """
         mine = str(self.local)
         return f"{mine}/".startswith(f"{local}/") or local.startswith(f"{mine}/")
 
@@ -169,11 +171,11 @@ class Workspace:
             shutil.copytree(folder.local, Path(outdir) / folder.remote, dirs_exist_ok=True)
 
     def set_env_vars(self, appdef: Any) -> None:
-        """Set environment variables of a torchx `AppDef`'s roles, so that they find what `merge`
-        put into their image.
+        """Set environment variables of the roles of a torchx `AppDef`, so that they find what
+        `merge` put into their image.
 
-        Sets `WORKSPACE_DIR`, and `CONDA_DIR` if the workspace has an `env`, where a role has none,
-        and adds the folders to its `PYTHONPATH`.
+        The folders are added to each role's `PYTHONPATH`. `WORKSPACE_DIR` is set if a role does not
+        have it yet, and so is `CONDA_DIR` if the workspace has an `env`.
         """
         for role in appdef.roles:
             root = role.env.setdefault("WORKSPACE_DIR", f"{_IMAGE}/workspace")

@@ -84,7 +84,7 @@ class Say(NamedTuple):
 
 
 class TellHeld(NamedTuple):
-    """Tell the owner that sent the fence that the fence delays a sender."""
+    """Send a message to the owner that has sent the fence: the fence delays a sender."""
 
     attempt: int
 

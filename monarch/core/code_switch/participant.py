@@ -101,9 +101,10 @@ class Participant:
     def on(
         self, order: Order, sender: str, token: int, now: float, leaving: Iterable[str] = ()
     ) -> Effects:
-        """Handle an order, to be answered under ``token`` if that is not 0. Raises ``IllegalEvent``
-        if it is too late, or if its sender may not give it.
+        """Handle an order of ``sender``. The answer gets the number ``token``; 0: the order needs
+        no answer.
 
+        Raises ``IllegalEvent`` if the order is too late, or if its sender may not give it.
         ``leaving`` are the procs on the hosts that are left behind.
         """
         kind = order.kind

@@ -97,7 +97,7 @@ class HoldReport:
 
     @property
     def is_of_this_program(self) -> bool:
-        """Whether the procs are this program's own, to which no other program can push."""
+        """Whether the procs are on a host inside this program. No other program can push to it."""
         return any(host.uid == process.current().node.uid for host in self._hosts)
 
     def tell_raised(self, failure: Failure, *, in_place: bool) -> None:

@@ -253,10 +253,11 @@ class Holding:
     def run(
         self, activity: str, work: Callable[[], T], doing: str = "", *, in_place: bool = True
     ) -> T:
-        """Return the result of ``work``, which is repeated with newer code if new code has made it
-        fail.
+        """Return the result of ``work``. If new code has made it fail, it is repeated when there is
+        newer code.
 
-        ``activity`` is the name of all such calls, ``doing`` the text for this one.
+        ``activity`` names the kind of work, for the history of the run's code; ``doing`` is a text
+        for people about this one call.
         """
         __tracebackhide__ = True
         while True:

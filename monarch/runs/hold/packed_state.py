@@ -89,7 +89,9 @@ def unpacked(text: str, tensors: Sequence[Any]) -> Any:
 
 
 def tensor_at(memory: Any, place: TensorPlace) -> Any:
-    """Return the tensor at a place in ``memory``, a tensor of bytes, which it shares."""
+    """Return the tensor at a place in ``memory``, which is a tensor of bytes. The result is a view
+    of that memory.
+    """
     torch: Any = sys.modules["torch"]
     data = memory[place.offset : place.offset + place.num_bytes].view(getattr(torch, place.dtype))
     return data.as_strided(place.shape, place.stride, data.storage_offset())

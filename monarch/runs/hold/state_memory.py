@@ -239,8 +239,8 @@ class StateMemory:
             self._have_held()
 
     def _back(self, half: int, num_bytes: int) -> None:
-        """Allocate the memory of a half before it is written: a write without memory would end the
-        process by SIGBUS.
+        """Allocate the memory of a half before it is written. If the host has no memory left, a
+        write would end the process by SIGBUS.
         """
         end = min(-(-num_bytes // _PAGE) * _PAGE, self._half_bytes)
         base = self._bytes.data_ptr() + _PAGE + half * self._half_bytes

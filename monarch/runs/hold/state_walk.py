@@ -533,8 +533,9 @@ def _refill_namespace(
     put: Callable[[str, Any], object],
     drop: Callable[[str], object],
 ) -> None:
-    """Restore the data of a namespace, whose current ``names`` are given. Code in it belongs to
-    the reloader, and later imports stay."""
+    """Restore the data of a namespace, whose current ``names`` are given. Functions, classes and
+    modules are left as they are: the reloader has changed the code, and later imports stay.
+    """
     for name, value in kept.items():
         current = get(name, _GONE)
         if current is not value and not _is_code(value) and not _is_code(current):

@@ -284,8 +284,8 @@ class LaterCopies(Copies):
 
 
 def tensors_of(optimizer: Any) -> tuple[list[Any], list[Any]]:
-    """Return an optimizer's parameters, and its state tensors that fill their memory, including the
-    inner tensors of compound tensors.
+    """Return an optimizer's parameters, and those tensors of its state that are dense
+    (``is_dense``). Of compound tensors, the inner tensors are returned.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = [

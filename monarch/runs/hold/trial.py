@@ -79,7 +79,7 @@ class TrialReport:
 
     @property
     def is_new(self) -> bool:
-        """Whether the code is newer than that which last succeeded."""
+        """Whether the rank's code is newer than the code with which the endpoint last succeeded."""
         return self.good is not None and self.generation > self.good
 
 

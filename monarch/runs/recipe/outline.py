@@ -44,9 +44,9 @@ class Outline:
         self.config_class: type[Any] = eval(code, self._module.__dict__)
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
-        """Call the recipe's ``check`` of whether a config fits so many procs, if it has one.
+        """Call the recipe's ``check``, if it has one; it tells whether a config fits so many procs.
 
-        Raises ``ConfigError`` if it does not fit.
+        Raises ``ConfigError`` if the config does not fit.
         """
         self._run({"check"})
         check = getattr(self._module, "check", None)

@@ -61,8 +61,9 @@ class Recipe:
         return self.doc.partition("\n")[0]
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
-        """Call the recipe's own ``check`` of whether a config fits the procs; raises
-        ``ConfigError``."""
+        """Call the recipe's own ``check``, if it has one. Raises ``ConfigError`` if the config does
+        not fit the procs.
+        """
         check = self.function("check")
         if check is not None:
             with loaded.locating_errors():

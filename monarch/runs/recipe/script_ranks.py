@@ -100,8 +100,8 @@ class ScriptProcess(SPMDActor):
 
 
 class _Printed:
-    """Keeps the last lines that a process prints on standard error, and passes all of them on to
-    ours.
+    """Passes everything that a process prints on standard error on to the standard error of this
+    process, and keeps the last lines.
     """
 
     def __init__(self) -> None:

@@ -252,7 +252,7 @@ class RunFolder:
 
 
 def writing_in(folder: Path) -> AbstractContextManager[None]:
-    """Turn the operating system's errors within into a ``JobError`` that a person can read."""
+    """Turn errors of the operating system in this block into a readable ``JobError``."""
     return writing(f"the run's folder in {folder}")
 
 

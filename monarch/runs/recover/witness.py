@@ -306,7 +306,9 @@ def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
 
 
 def _who_waits(stacks: Sequence[RankStack]) -> str:
-    """Describe, when no rank hangs, what the ranks wait for that have not answered."""
+    """Return a text about the ranks that have not answered, for the case that no rank hangs: what
+    they wait for.
+    """
     waiting = [stack for stack in stacks if stack.is_waiting]
     ranks = ", ".join(str(stack.rank) for stack in waiting)
     if not waiting:

@@ -150,8 +150,9 @@ class _Door:
 
 
 def proof(secret: bytes, nonce: bytes, line: bytes) -> bytes:
-    """Return the proof that a line comes from a process that knows the job's secret, and has the
-    nonce."""
+    """Return the proof that is sent with ``line``. Only a process that knows the job's ``secret``
+    and was sent the ``nonce`` can make it.
+    """
     return hmac.new(secret, nonce + b" " + line, hashlib.sha256).hexdigest().encode()
 
 

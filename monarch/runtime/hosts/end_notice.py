@@ -48,9 +48,11 @@ def obey_notices(
     over: Callable[[], object],
     heard_seconds: float = _HEARD_SECONDS,
 ) -> None:
-    """Publish the notices that arrive through a pipe to the listeners of a host, on a thread; call
-    ``over`` when the host must end, also when the other end of the pipe is closed. A listener that
-    hangs, or has gone, delays the end of an idle host by ``heard_seconds``."""
+    """Read notices from the pipe ``fd`` on a thread, and publish them to the listeners of a host.
+
+    ``over`` is called when the host must end, or when the other end of the pipe is closed. A
+    listener that hangs, or has gone, delays the end of an idle host by ``heard_seconds``.
+    """
 
     def read() -> None:
         with os.fdopen(fd) as lines:

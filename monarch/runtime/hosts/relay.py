@@ -74,7 +74,9 @@ class Relay:
         self._agent.forget_client()
 
     def _introduce_again(self, again: ProcAgain) -> None:
-        """Tell a proc that has replaced another which process sends to it through this host."""
+        """Tell a new proc, which has replaced an old proc, which process sends to it through this
+        host.
+        """
         mesh_of_proc, _ = place_of(again.uid) or ("", 0)
         for (_, mesh), tree in self._trees.items():
             if mesh == mesh_of_proc:
@@ -206,9 +208,9 @@ def _for_rank(message: Message, rank: int) -> Message:
 class Fold:
     """Gathers the answers of local procs and of hosts below, and sends them on together.
 
-    ``missing`` counts the expected answers, by member. They are sent when all have arrived, or
-    after a moment, so that early answers need not wait for late ones; large answers are sent at
-    once, because joining them saves nothing.
+    ``missing`` counts the expected answers, by member. The answers are sent on when all have
+    arrived, or after a moment, so that early answers need not wait for late ones. Large answers are
+    sent on at once, because joining them saves nothing.
     """
 
     def __init__(self, node: Node, parent: ProcAddress, port: int, missing: dict[Uid, int]) -> None:

@@ -151,8 +151,9 @@ class Outbox:
             self._overflow.push([kind, *pack(envelope)])
 
     def wait(self, patience_seconds: float, limit_seconds: float | None = None) -> None:
-        """Wait for room while the receiver makes progress: until it has taken nothing for
-        ``patience_seconds``, it is gone, or ``limit_seconds`` are over."""
+        """Wait for room in the lane. The wait ends when there is room, when the receiver is gone or
+        has taken nothing for ``patience_seconds``, or after ``limit_seconds``.
+        """
         now = moved = time.monotonic()
         end = math.inf if limit_seconds is None else now + limit_seconds
         with self._changed:

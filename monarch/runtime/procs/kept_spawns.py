@@ -61,8 +61,8 @@ class KeptSpawns:
     ) -> None:
         """Keep an order. Call it when the order is sent, under the lock that keeps casts in order.
 
-        ``is_lent``: the arguments include objects that are lent to the receivers, and vanish with
-        them.
+        ``is_lent``: the arguments include objects that are lent to the receivers. These objects end
+        with the proc, so the order cannot be kept.
         """
         why_not = "distributed tensors are among them, which end with the proc" if is_lent else ""
         size = len(data.data) + sum(map(len, data.buffers))

@@ -148,9 +148,8 @@ class ProcAgent:
         return {}
 
     def given_workspaces(self) -> list[str]:
-        """Return the ``$WORKSPACE_DIR`` of procs on the host in this process; none in a proc.
-
-        A client overrides this.
+        """Return the ``$WORKSPACE_DIR`` of the procs on the host inside this process. A proc has no
+        host inside it, so the list is empty here; a client overrides this.
         """
         return []
 
@@ -254,7 +253,7 @@ class ProcAgent:
 
     @contextlib.contextmanager
     def only_own_actors(self) -> Iterator[None]:
-        """Hold back orders from other processes to make actors during this block."""
+        """In this block, hold back orders to make actors that come from other processes."""
         self._held = []
         try:
             yield

@@ -59,8 +59,9 @@ class ImportedTexts:
 
 
 def _stand() -> tuple[int, str, object] | None:
-    """Return a value that differs whenever a module was imported; ``None`` while an import is in
-    progress."""
+    """Return a value that differs from an earlier one if a module was imported meanwhile; ``None``
+    while an import is in progress.
+    """
     try:
         last = next(reversed(sys.modules))
         return len(sys.modules), last, weakref.ref(sys.modules[last])

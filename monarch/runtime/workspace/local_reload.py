@@ -294,8 +294,8 @@ class ReloadWords:
     def _left_behind(self, report: ReloadReport) -> list[str]:
         """Return a warning for each class with live actors that keep their old code.
 
-        This process sent them the class whole, because the file of the class does not exist where
-        they run.
+        This process sent the class by value to these actors, because the file of the class does not
+        exist on their hosts.
         """
         sent = sorted(self._agent.kept_spawns.sent_whole())
         names = [

@@ -131,7 +131,7 @@ class Audit:
     def _defaults_of_closures(self) -> list[AuditFinding]:
         """Find inner functions that keep a default argument of an earlier version of the source.
 
-        A reload cannot correct it, because no name leads to these functions.
+        A reload cannot change the default, because it finds no such function by name.
         """
         groups: defaultdict[tuple[str, str, Any, Any], list[CodeType]] = defaultdict(list)
         for function in self._snapshot.functions:
@@ -152,9 +152,10 @@ class Audit:
     def _lost_defaults(
         self, name: str, code: CodeType, values: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yield each argument whose default came from an earlier version of the source, as
-        (argument, its value, the value in the source now). Other values were set by the program
-        itself."""
+        """Yield (argument, its present value, its default in the source) for arguments whose
+        present value is the default of an earlier version. A value that no version has was set by
+        the program itself, and is not yielded.
+        """
         if not self._runs(name, code):
             return
         fresh = self._fresh_of(name).defaults.get((code.co_name, code.co_firstlineno), {})
@@ -480,8 +481,9 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:
-    """Return whether a function of the class has ``namespace`` as its globals. The name of its
-    module would not tell, as another module may have had that name before."""
+    """Return whether a function of the class has ``namespace`` as its globals. The class's
+    ``__module__`` is no proof, because another module may have had the same name before.
+    """
     for value in vars(cls).values():
         function = value.__func__ if type(value) in (staticmethod, classmethod) else value
         if type(function) is FunctionType and function.__globals__ is namespace:

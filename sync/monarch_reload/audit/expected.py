@@ -81,7 +81,9 @@ class Expected:
         return expected
 
     def followed_by(self, later: Expected) -> Expected:
-        """Return both records together; the later record of an object counts."""
+        """Return a record that combines both. If both have a value for the same object, the value
+        in ``later`` is used.
+        """
         both = Expected()
         values = {**self.values, **later.values}
         both.values = {key: value for key, value in values.items() if value.owner() is not None}

@@ -61,8 +61,8 @@ class SourceOutline:
 
     @cached_property
     def _statements(self) -> list[tuple[str, Any]]:
-        """Return the statements of the module and of its classes, each with the prefix of its
-        names.
+        """Return the statements of the module and of its classes, each with the prefix of the names
+        in it: "" for the module, and ``Class.`` for a class.
         """
         statements: list[tuple[str, Any]] = []
         pending: list[tuple[str, Any]] = [("", node) for node in self._tree.body]

@@ -51,8 +51,9 @@ def held_by_others(
 
 
 class _References:
-    """Objects and their references to each other. Follows the objects that definitions are made
-    of."""
+    """Some objects, and the references between them. From the given objects on, the objects that
+    functions and classes are made of are added, too.
+    """
 
     def __init__(
         self, pending: list[Any], candidates: Collection[int], namespaces: Collection[int]

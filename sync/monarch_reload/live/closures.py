@@ -172,7 +172,9 @@ def pair(old: _CodeNode, new: _CodeNode) -> None:
 def _grouped(
     key: Callable[[_CodeNode], Hashable], nodes: Iterable[_CodeNode], taken: Collection[int]
 ) -> Mapping[Hashable, Sequence[_CodeNode]]:
-    """Return the nodes that are not taken (by their ids), by their key."""
+    """Return the nodes that are not in ``taken`` (ids of nodes), grouped by the value that ``key``
+    has for a node.
+    """
     groups = defaultdict(list)
     for node in nodes:
         if id(node) not in taken:
@@ -185,8 +187,10 @@ def _name_and_likeness(node: _CodeNode) -> Hashable:
 
 
 class _Trees:
-    """The code objects of an edited file, as trees that are made when needed: an old code object is
-    matched with the new one that replaces it."""
+    """The code objects of an edited file, as one tree for each top-level statement. A tree is made
+    when it is first needed. Then each old code object in it is matched with the new code object
+    that replaces it.
+    """
 
     def __init__(self, edit: Edit) -> None:
         self._edit = edit

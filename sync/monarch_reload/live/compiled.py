@@ -81,7 +81,9 @@ class CompiledCode:
         self._is_watching = False
 
     def watch(self) -> None:
-        """Note compilations from now on, if the program has imported dynamo."""
+        """Record dynamo's compilations from now on. Nothing is done if the program has not imported
+        dynamo.
+        """
         convert_frame = sys.modules.get(CONVERT_FRAME)
         register = getattr(convert_frame, "register_bytecode_hook", None)
         if register is not None and not self._is_watching:
@@ -223,8 +225,9 @@ def _note_change(flip: Flip, changes: CodeChanges) -> None:
 
 
 def _acts(value: Any) -> bool:
-    """Return whether a class attribute is a function or a descriptor. Compiled code checks other
-    values itself, by dynamo's guards."""
+    """Return whether a class attribute is a function or a descriptor. Changes of other attributes
+    need no attention here, because dynamo's guards check them.
+    """
     return value is not MISSING and (callable(value) or hasattr(type(value), "__get__"))
 
 
@@ -275,8 +278,9 @@ def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> N
 
 
 def _output_graph(frame: Any) -> Any:
-    """Return dynamo's record of what the compilation that is about to end went through; None if
-    there is none."""
+    """Return dynamo's record of the code that a compilation went through; None if there is none.
+    ``frame`` is the frame of the compilation, which is about to end.
+    """
     while frame is not None and frame.f_code.co_filename.endswith("convert_frame.py"):
         for name in ("tracer_output", "output"):
             value = frame.f_locals.get(name)

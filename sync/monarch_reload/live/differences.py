@@ -127,7 +127,9 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         return cls(old[start:end], new[start : len(new) - tail], start, start == len(old))
 
     def without(self, is_left_out: Callable[[Any], bool]) -> Difference:
-        """Return the difference without the put entries for which ``is_left_out`` is true."""
+        """Return the same difference without those entries of ``put`` for which ``is_left_out`` is
+        true.
+        """
         if isinstance(self.put, dict):
             return replace(self, put={k: v for k, v in self.put.items() if not is_left_out(v)})
         return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))

@@ -60,7 +60,9 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
 
 
 def is_compiled(value: Any) -> bool:
-    """Return whether a compiler made the object: it runs copies of the code that existed then."""
+    """Return whether a compiler, such as torch's, made the object. Such an object runs a copy of
+    the code from the time when it was compiled.
+    """
     return type(value).__module__.startswith(_COMPILERS)
 
 
@@ -97,7 +99,9 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def wrapped_in(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions in the attributes of an object that a decorator made."""
+    """Yield the functions in the attributes of ``value``, an object that a decorator has made, such
+    as a cached function.
+    """
     held: list[Any] = []
     with contextlib.suppress(AttributeError):
         held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot

@@ -116,8 +116,9 @@ class CodeWarnings:
         return statement.node
 
     def _is_sure(self, dotted: str) -> bool:
-        """Return whether a name refers to one function for certain: only one statement binds it, in
-        its own module and in the importing one."""
+        """Return whether a dotted name certainly refers to one function: it is bound only once in
+        this module, and only once in the module that defines the function.
+        """
         root, _, rest = dotted.partition(".")
         if self._own_definitions.function(root) is not None:
             return not rest

@@ -75,10 +75,10 @@ class LiveModule:
         return self.functions.get(place, [])
 
     def hidden_of(self, definition: Statement) -> list[FunctionType]:
-        """Return the functions of a definition that its name does not lead to.
+        """Return the live functions that a definition made and that its name is not bound to.
 
-        A decorator may have registered a function and returned something else, or a later `def _`
-        has the name.
+        A decorator may have registered the function and returned something else. Or a later `def _`
+        is bound to the name.
         """
         place = definition.name or "", definition.first
         if not (definition.is_decorated and definition.is_function) or place in self._reached:
@@ -90,8 +90,9 @@ class LiveModule:
         return [f for f in functions if code and same_behaviour(f.__code__, code)]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
-        """Return the functions that close over `function`; none if `function` is bound to its
-        name."""
+        """Return the functions that close over `function`. They are not searched for if `function`
+        can be found by its name; then the result is empty.
+        """
         place = function.__code__.co_name, function.__code__.co_firstlineno
         return () if place in self._reached else self._living().wrappers_of(function)
 

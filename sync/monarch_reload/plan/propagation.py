@@ -140,14 +140,16 @@ class Propagation:
         )
 
     def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
-        """Return the names of the module that statements above this one bind, and those that no new
-        statement binds any more."""
+        """Return the names that a statement must find in the module when it runs: names bound by
+        the statements above it, and names of the old module that no new statement binds.
+        """
         above = itertools.takewhile(lambda other: other is not statement, edit.new)
         return {name for other in above for name in other.binds} | edit.gone
 
     def _values(self, module: str) -> set[str]:
-        """Return the module's names that are bound to other objects than before the edit, or to
-        none."""
+        """Return the names of the module that are bound to other objects than before the edit, or
+        are not bound any more.
+        """
         marks = self.plans[module].marks if module in self.plans else {}
         return {name for name, mark in marks.items() if mark is DirtyMark.VALUE}
 
@@ -177,8 +179,9 @@ class Propagation:
         return name == WHOLE and bool(self._values(owner))
 
     def _is_method(self, module: str, name: str, member: str) -> bool:
-        """Return whether a member of an instance is a plain method of its class. A bound method of
-        it calls the new code without being made again."""
+        """Return whether a member of an instance is a plain method of its class. If somebody keeps
+        the bound method, it runs the new code without being made again.
+        """
         for owner, cls in self.types(module).get(name, ()):
             edit = self.plans[owner].edit if owner in self.plans else None
             for index in edit.binders.get(cls, ()) if edit is not None else ():

@@ -99,8 +99,8 @@ class StartHelpers:
         """Return whether a name is a plain top-level function that is used only at the start of a
         run.
 
-        ``asked`` are functions that are being checked already. They are taken to be such helpers,
-        as functions may call each other.
+        ``asked`` are functions whose check is in progress. They count as used only at the start,
+        because functions may call each other in a circle.
         """
         if (me := f"{module}:{name}") in asked:
             return True
@@ -145,8 +145,9 @@ class StartHelpers:
         return "." not in function and self.is_helper(module, function, asked)
 
     def _is_made_elsewhere(self, cls: str) -> bool:
-        """Return whether a class is called outside of code that runs only at the start, as the
-        class of a loss may be."""
+        """Return whether a class is called by code that does not run only at the start. A loss
+        class, for example, may be called in each step.
+        """
         for module, source in self._sources.items():
             if cls.encode() not in source.text:
                 continue

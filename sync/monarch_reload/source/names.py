@@ -30,7 +30,7 @@ Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Use(Enum):
-    """How a read that happens when a statement runs depends on the value of the name."""
+    """How a statement uses the value of a name when it runs."""
 
     HELD = "held"  # kept or compared: follows by identity
     WITHIN = "within"  # read in a lambda, which may be called at once

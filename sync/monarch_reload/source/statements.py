@@ -65,15 +65,18 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return ast.increment_lineno(copy.deepcopy(self.node), self.moved_by)
 
     def take_analysis(self, other: Statement) -> None:
-        """Take over the analysis of another statement with the same text, unless this one has its
-        own."""
+        """Take over what was computed for another statement with the same text, such as its names.
+        What this statement has computed itself is kept.
+        """
         if self.brought == other.brought and "names" not in vars(self):
             other.names  # noqa: B018  found out once: it is asked of both
             analysis = vars(other)
             vars(self).update({name: analysis[name] for name in _ANALYSIS if name in analysis})
 
     def take_members(self, other: Statement) -> None:
-        """Take over the analysis of the unchanged members of an edited class."""
+        """Take over what was computed for the unchanged members of an edited class; ``other`` is
+        the class statement before the edit.
+        """
         members = {member.text: member for member in other.body}
         for member in self.body:
             if member.text in members:
@@ -227,7 +230,9 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def defines(self) -> frozenset[str]:
-        """The names that a `def` or `class` in it binds, also within `if` or `try`."""
+        """The names that a `def` or `class` in this statement binds. Definitions inside an `if` or
+        `try` count; definitions inside functions and classes do not.
+        """
         names: set[str] = set()
         pending: list[ast.AST] = [self.node]
         while pending:

@@ -21,8 +21,9 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Return whether the attributes of an object are watched. Of classes, only those with a
-    metaclass or a classmethod are, because there are many."""
+    """Return whether the attributes of an object are watched. Of the classes, only those with a
+    metaclass or a classmethod are watched, because there are too many classes.
+    """
     if not is_a(owner, type):
         return True
     return type(owner) is not type or any(

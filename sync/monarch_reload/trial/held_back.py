@@ -22,7 +22,9 @@ Lookup = Callable[[Any], Any]
 
 
 class Whose(Enum):
-    """Which code changed a container: staged code, running code, or one of the two."""
+    """Which code changed a container: staged code, running code, or either of them, if that is not
+    clear.
+    """
 
     OURS = "staged code"
     OTHERS = "running code"
@@ -75,8 +77,10 @@ class Snapshot:
             self._by_others.append((difference, whose))
 
     def withdraw(self, ids: Collection[int]) -> Withdrawn | None:
-        """Remove the entries of definitions (by their ids) from the registry for a while. Return
-        the removed entries; None if it has no entry of them."""
+        """Remove the entries of some definitions (by their ids) from the registry. Return the
+        removed entries, which can be put back; None if the registry has no entry of these
+        definitions.
+        """
         if not self._registry.names(ids):
             return None
         before = self._registry.container.copy()

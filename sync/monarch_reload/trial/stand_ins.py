@@ -72,8 +72,9 @@ class StandIns:
                 keep_live_values(live, staged, kept_names(live, old, statement, changed))
 
     def _pass_for(self, live: type, staged: type) -> None:
-        """Have ``isinstance`` count objects of a live class as objects of the staged class, and put
-        stand-ins for kept instances of it into the staged namespaces."""
+        """Have ``isinstance`` count objects of the class ``live`` as objects of ``staged``. In the
+        staged namespaces, put stand-ins in the place of live instances of the class.
+        """
         self._live[id(staged)] = live
         for name, key in self.kept:
             namespace = self._namespaces[name]

@@ -60,7 +60,9 @@ def compress(content: Content) -> bytes:
 
 
 def decompress(frame: Content, size: int) -> bytes:
-    """Return the content of a frame that `compress` made. Raises `BadMessage` as `unpatch` does."""
+    """Return the content of a frame that `compress` made. Raises `BadMessage` unless the content
+    has exactly ``size`` bytes.
+    """
     return _decompress(frame, size, zstd.ZstdDecompressor(options=_LIMITS))
 
 

@@ -60,8 +60,9 @@ class QuickBlocks(NamedTuple):
 class ContentHasher:
     """Computes the digest of a content that is added piece by piece.
 
-    ``is_large`` says that the content has many blocks, so that ``blocks`` is filled from the first
-    block on. A block that equals its block in ``old`` is not digested again.
+    ``is_large``: the content will have many blocks, so the digests of blocks are put into
+    ``blocks`` from the first block on. With ``old``, a block that is the same as in ``old`` is not
+    digested again.
     """
 
     def __init__(self, *, is_large: bool = False, old: QuickBlocks | None = None) -> None:

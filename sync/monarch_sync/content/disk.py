@@ -245,8 +245,9 @@ def _write_sparsely(fd: int, view: memoryview) -> None:
 
 
 def copy_range(source: int, target: int, offset: int, size: int) -> None:
-    """Copy ``size`` bytes from ``offset`` of one open file to the position of another; fewer if the
-    first file ends before."""
+    """Copy ``size`` bytes, from the offset ``offset`` of the open file ``source``, to the present
+    position in ``target``. Fewer bytes are copied if ``source`` ends before that.
+    """
     while size >= _BLOCK and _HAS_COPY_FILE_RANGE:
         try:
             copied = os.copy_file_range(source, target, size, offset)

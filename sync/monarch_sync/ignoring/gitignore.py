@@ -102,8 +102,9 @@ class _Wild:
 
 
 class RuleFile:
-    """The patterns of a rule file, in order. A pattern with more than ``max_stars`` groups of stars
-    is matched without retries."""
+    """The patterns of a rule file, in order. For a pattern with more than ``max_stars`` groups of
+    stars, a regular expression that never tries a second way to fit the stars is used.
+    """
 
     def __init__(self, raw: bytes, max_stars: int = _MAX_STARS) -> None:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")

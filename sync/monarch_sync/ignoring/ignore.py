@@ -42,8 +42,9 @@ class _Level(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """The rules that apply everywhere in a workspace's folder, besides those of its inner
-    folders."""
+    """The ignore rules of a workspace's folder that apply to everything in it. The rule files of
+    its inner folders are not among them.
+    """
 
     never: RuleFile | None
     personal: RuleFile | None

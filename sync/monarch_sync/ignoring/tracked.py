@@ -37,8 +37,9 @@ class Tracked:
         self.parents = frozenset(above for path in names for above in folders_above(path))
 
     def below(self, relative: str) -> list[str]:
-        """Return the tracked paths that are ``relative`` or inside it, whether or not they exist;
-        all for ""."""
+        """Return the tracked paths, whether or not they exist, that are the path ``relative`` or
+        inside it. "" means all tracked paths.
+        """
         paths = self._paths
         if not relative:
             return paths

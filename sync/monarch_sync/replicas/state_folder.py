@@ -77,8 +77,9 @@ def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -
 
 
 def _check_parts(folder: Path) -> None:
-    """Raise ``PermissionError`` if the state folder contains a link. A replica makes none; what the
-    link leads to would be changed like its own files."""
+    """Raise ``PermissionError`` if there is a link in the state folder. A replica makes no links;
+    if somebody else did, the replica would change files outside of the folder.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():

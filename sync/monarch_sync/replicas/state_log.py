@@ -100,10 +100,10 @@ _decoder: msgspec.msgpack.Decoder[_Record] = msgspec.msgpack.Decoder(_Record)
 
 
 class StateLog:
-    """The log of a replica's state: a file ``current`` with a whole state, and a file with the
-    records since.
+    """The log of a replica's state: a file ``current`` that has a whole state, and a file with
+    records of all later changes.
 
-    A log of less than ``min_bytes`` is not replaced by a new ``current``.
+    If the second file has less than ``min_bytes``, no new ``current`` is written.
     """
 
     def __init__(self, folder: Path, disk: Disk, min_bytes: int = MIN_LOG_BYTES) -> None:

@@ -164,7 +164,7 @@ def _fault(remote: str, local: Path) -> str:
 
 
 def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
-    """Return why a file cannot be read, or a folder not be listed; "" if it can."""
+    """Return why a file cannot be read, or why a folder cannot be listed; "" if it can."""
     faults: list[OSError] = []
     local = folder.local / relative
     try:

@@ -113,11 +113,11 @@ class Readings:
         return bool(self._names)
 
     def same_files(self, paths: set[str]) -> set[str] | None:
-        """Return the other names of the files at ``paths``, and all names of the files that may
-        change without an event.
+        """Return the other names of the files at ``paths`` (hard links), and all names of files
+        that may change without an event.
 
-        Returns None if that is not known, because a file got another name and no longer has the
-        name that it was read by.
+        Returns None if not all other names are known: a file has got a second name, and was moved
+        from the path at which it was read.
         """
         keys: set[_Key] = set()
         for local in paths:
@@ -148,7 +148,7 @@ class Readings:
 
 
 def _moves_with(paths: set[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a path is in ``paths``, or inside a path that is."""
+    """Return a function that tells whether a path is one of ``paths`` or inside one of them."""
 
     def moves(path: str) -> bool:
         while path:

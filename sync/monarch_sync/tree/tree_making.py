@@ -128,7 +128,9 @@ class Editor:
         return old_child is None
 
     def _open(self, folder: str) -> TreeNode:
-        """Return the node of a folder as a copy that may be changed, made once for each folder."""
+        """Return the node of a folder as a copy, which may be changed. The first call for a folder
+        makes the copy; later calls return it again.
+        """
         missing = []
         at = folder
         while at not in self._nodes:
@@ -184,7 +186,9 @@ class Editor:
 
 
 def _add_counts(node: TreeNode, child: Child, sign: int) -> None:
-    """Add what a child counts to the numbers of its folder; with -1, subtract it."""
+    """Add a child to the numbers of its folder's ``node``: the child itself, and the entries in it.
+    With ``sign`` -1, subtract it.
+    """
     if child.entry is not None:
         node.num_entries += sign
         node.num_files += sign * (child.entry.kind is _FILE)

@@ -39,9 +39,11 @@ class CannotWatch(Exception):
 
 
 class Cover:
-    """Watches one folder of a workspace, and the folders inside that belong to the workspace, with
-    watches in ``watched``. Raises ``OSError``, and ``CannotWatch`` if the file system does not
-    report every change."""
+    """Watches one folder of a workspace, and those folders in it that belong to the workspace. The
+    watches are kept in ``watched``.
+
+    Raises ``OSError``, and ``CannotWatch`` if the file system does not report every change.
+    """
 
     def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:
         self.root = str(folder.local)

@@ -24,8 +24,8 @@ from monarch_sync.workspace import Workspace
 
 
 class LiveWatch:
-    """Watches from the moment it is made: later changes are not missed, or `catch_up` returns
-    False.
+    """Watches a workspace from the moment when this object is made. If a change after that may have
+    been missed, `catch_up` returns False.
 
     Touched paths gather in ``folders.touched``. Raises ``WorkspaceMissing``, and ``CannotWatch``.
     """
@@ -60,8 +60,9 @@ class LiveWatch:
             os.close(cookie)
 
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
-        """Wait until there are events; return whether there are. A byte in ``waker`` ends it
-        early."""
+        """Wait until there are events, for ``seconds`` at most; return whether there are any. A
+        byte that arrives at the descriptor ``waker`` ends the wait early.
+        """
         return self._queue.wait(seconds, waker)
 
     def read(self) -> None:

@@ -36,7 +36,9 @@ class _OuterFolder:
         self._status: tuple[int, int, int, int] | None = None
 
     def look(self) -> None:
-        """Find out which of the names exist, if the folder has changed since the last look."""
+        """Find out which of the folder's names (rule files and ``.git``) exist now. Nothing is done
+        if the folder has not changed since the last look.
+        """
         looked_ns = time.time_ns()
         try:
             stat_result = os.stat(self.folder)

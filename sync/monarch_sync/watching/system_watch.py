@@ -77,8 +77,11 @@ class SystemWatch:
         return not any(map(is_never_taken, path[len(root) :].split("/")))
 
     def _is_another(self, changes: set[tuple[Change, str]]) -> bool:
-        """Return whether a folder of the workspace was deleted or replaced. The deletion counts by
-        itself, because a new folder may have the inode number of the old one."""
+        """Return whether a folder of the workspace was deleted or replaced.
+
+        It is enough that ``changes`` has its deletion. A new folder may have the inode number of
+        the old folder, so a comparison of these could miss it.
+        """
         deleted = {path for change, path in changes if change is Change.deleted}
         return not deleted.isdisjoint(self._roots) or self._identities() != self._first_identities
 

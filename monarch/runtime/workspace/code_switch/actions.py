@@ -300,8 +300,8 @@ class Actions:
         self._feed(event)
 
     def _why_not_again(self, uid: Uid) -> list[RefusedFile]:
-        """Return a refusal for each actor of a proc that cannot be made again, because its
-        arguments were not kept.
+        """Return a refusal for each mesh whose actors on the proc ``uid`` cannot be made again: the
+        arguments of these actors were not kept.
         """
         return [
             RefusedFile(

@@ -46,8 +46,8 @@ class Audits:
         self._node.handle(AuditAsked, self._on_asked)
 
     def begin(self, plan: ReloadPlan, procs: Sequence[ProcAddress]) -> None:
-        """Search this process for old code, and ask ``procs`` to do so, while all continue with the
-        new code.
+        """Begin to search this process for old code, and ask ``procs`` to search themselves. All of
+        them continue with the new code meanwhile.
         """
         promise, ended = self.of(plan.generation), Promise[None]()
         with self._lock:

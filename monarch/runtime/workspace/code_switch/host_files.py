@@ -217,7 +217,9 @@ class HostFiles:
         return self._node.ask(host, request, data)
 
     def _body(self, host: ProcAddress, answer: Promise[Response[A]], num_files: int) -> A | None:
-        """Return the answer of a host; ``None``, and mark it as failed, if there is none."""
+        """Wait for the answer of a host and return it. If the answer is an error, or does not come,
+        note the host in ``failed`` and return None.
+        """
         if why := self._wait.why_failed(host, answer, 0, num_files):
             self.failed[host.uid] = why
             return None

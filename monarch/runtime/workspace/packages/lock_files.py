@@ -42,7 +42,7 @@ class Needs(NamedTuple):
 
 class _Locked(NamedTuple):
     """A package that a `uv.lock` pins. ``requirement`` is the argument for pip. ``source``: the
-    folder of its source code; None if it comes from an index.
+    local folder of its source code; None if the package comes from elsewhere.
     """
 
     name: str

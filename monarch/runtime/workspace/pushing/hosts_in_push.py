@@ -144,8 +144,9 @@ class HostsInPush:
         return pushes
 
     def ask(self, host: ProcAddress, question: Question) -> Message | None:
-        """Return the answer of a host to a question; ``None``, and mark it as failed, if it gives
-        none."""
+        """Ask a host a question and return its answer. If there is no answer, note the host as
+        failed and return None.
+        """
         body = self.body(host, self.node.ask(host, Sync(), encode(question)))
         try:
             return None if body is None else decode(body.reply)
@@ -363,7 +364,11 @@ class HostsInPush:
         num_bytes: int = 0,
         num_files: int = 0,
     ) -> A | None:
-        """Return a host's answer; ``None``, and mark it as failed, if there is none."""
+        """Wait for a host's answer and return it. If there is no answer, or it is an error, note
+        the host as failed and return None.
+
+        ``num_bytes`` and ``num_files`` lengthen the time to wait.
+        """
         if why := self._wait.why_failed(host, answer, num_bytes, num_files):
             self._memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
             self._memory.views.pop(host.uid, None)

@@ -19,9 +19,11 @@ _PUSH = "push the workspace (sync_workspace, or monarch sync), then spawn again"
 
 
 class LateHosts:
-    """Answers hosts on which procs wait for another state of the workspace.
+    """Answers hosts that cannot start procs, because the procs need another state of the workspace
+    than the host has.
 
-    ``authors`` are the authors in this program: only the author that pushed a state can bring it.
+    ``authors`` returns the authors in this program: only the author that pushed a state can push it
+    again.
     """
 
     def __init__(self, agent: ProcAgent, authors: Callable[[], Iterable[Author]]) -> None:

@@ -62,7 +62,7 @@ class PushWords:
         report.warnings = list(dict.fromkeys(map(self._in_authors_words, outcome.warnings)))
 
     def audit_comes(self, audits: Sequence[Promise[AuditOutcome]]) -> None:
-        """Fill in what still runs old code, when all owners have answered."""
+        """When all ``audits`` are finished, write into the report which old code still runs."""
         report, whole, num_missing = self._report, AuditOutcome(), len(audits)
         lock = threading.Lock()
         done: Promise[None] = Promise()

@@ -88,8 +88,9 @@ def roll_back(
 
 
 def _same_state(states: Iterable[StateReply]) -> Manifest | None:
-    """Return the state that all hosts have, to go back to if a rank cannot switch; None if they
-    differ."""
+    """Return the present state of the hosts if they all have the same state; else None. The hosts
+    go back to it if a rank cannot switch.
+    """
     replies = list(states)
     if not replies or len({reply.digest for reply in replies}) > 1:
         return None
