@@ -19,8 +19,8 @@ _UNEVEN = ("gather", "scatter", "alltoall", "all_to_all", "allgather_v", "barrie
 
 
 class Collective(NamedTuple):
-    """A collective that a rank has begun; ``sizes`` are the shapes of its inputs, ``place`` is the
-    user's line.
+    """A collective that a rank has begun. ``sizes`` are the shapes of its inputs, ``place`` is the
+    line of the user's code that called it.
     """
 
     group: str

@@ -58,7 +58,9 @@ class DroppedMeshes:
         self._meshes.pop(mesh, None)
 
     def due(self, now: float) -> list[str]:
-        """Return all dropped meshes if it is time to look at one of them, else an empty list."""
+        """Return all dropped meshes if it is time to look at one of them; an empty list if it is
+        not.
+        """
         is_due = any(mesh.due <= now for mesh in self._meshes.values())
         return list(self._meshes) if is_due else []
 

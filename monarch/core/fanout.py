@@ -73,7 +73,9 @@ class Branch(NamedTuple):
 
 
 def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> list[Branch]:
-    """Return the branches of a range of hosts; the first host of each is alive."""
+    """Divide a range of hosts into branches, and return them. The first host of each branch is not
+    among the ``dead``.
+    """
     parts: list[Branch] = []
     size, rest = divmod(stop - start, degree)
     while start < stop:
@@ -200,8 +202,9 @@ class TreePlace:
 
 
 def _even(places: Sequence[int], sizes: Sequence[int]) -> Slice | None:
-    """Return a slice with exactly these positions in this order and the shape ``sizes``; None if
-    there is none."""
+    """Return a slice that has the shape ``sizes`` and exactly these positions, in this order; None
+    if there is no such slice.
+    """
     shape = Slice.new_row_major(sizes)
     if not places or len(shape) != len(places):
         return None

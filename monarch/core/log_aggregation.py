@@ -129,8 +129,9 @@ class Aggregator:
             self._by_text[text] = group
 
     def take(self) -> Summary:
-        """Return the summary of all lines since the last call, groups in the order of their first
-        lines."""
+        """Return the summary of all lines since the last call. Groups are in the order of their
+        first lines.
+        """
         aggregates = [
             Aggregate(group.count, group.text, tuple(group.sources)) for group in self._groups
         ]

@@ -149,5 +149,7 @@ def in_ranges(ranks: Iterable[int]) -> str:
 
 
 def unknown_dims(wanted: RanksType, sizes: Mapping[str, int]) -> list[str]:
-    """Return the dimensions in the set that a mesh does not have; empty if the set names none."""
+    """Return the dimensions that the set names but a mesh with these ``sizes`` does not have. Empty
+    if the set names no dimension.
+    """
     return [name for name in wanted if name not in sizes] if isinstance(wanted, dict) else []

@@ -34,7 +34,9 @@ def chunks_of(pieces: Sequence[memoryview], chunk_bytes: int) -> Iterator[list[m
 
 
 class Assembly:
-    """Fills the ``places`` of a message's pieces with the chunks that arrive, in order."""
+    """Copies the chunks of a message, which arrive in order, into ``places``: the memory of the
+    message's pieces.
+    """
 
     def __init__(self, places: Sequence[memoryview]) -> None:
         self._places = deque(place for place in places if len(place))

@@ -42,7 +42,9 @@ Path = tuple[Waiter, ...]
 
 
 class Asked(NamedTuple):
-    """The actor whose answer an actor waits for, and the endpoint that was called."""
+    """The actor ``actor``, in the process ``proc``, whose answer an actor waits for. ``method`` is
+    the endpoint that was called.
+    """
 
     proc: ProcAddress
     actor: Uid
@@ -60,10 +62,10 @@ class _FollowedWait(msgspec.Struct):
 
 
 class Waits:
-    """The waits of the actors of one process; each gets a number when it is first seen.
+    """The waits of the actors of one process. Each wait gets a number when it is first seen; the
+    first number is ``base + 1``.
 
-    A wait is any object that equals only itself; ``None`` means that an actor does not wait.
-    The first number is ``base + 1``.
+    A wait is any object that equals only itself. ``None`` means that an actor does not wait.
     """
 
     def __init__(self, base: int = 0) -> None:

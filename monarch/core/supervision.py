@@ -43,8 +43,8 @@ class Supervise(NamedTuple):
 class FailActor(NamedTuple):
     """The actor ``actor`` has failed: end it, and tell its owner.
 
-    ``failure`` is the failure that it did not handle; ``error`` says what its ``__supervise__``
-    raised.
+    ``failure`` is a failure of something that it owned and did not handle. ``error`` is the error
+    that its ``__supervise__`` raised, or "".
     """
 
     actor: str
@@ -164,7 +164,9 @@ class Supervision:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
 
     def procs_down(self, deaths: Mapping[str, MeshFailure], origin: str = "") -> list[Effect]:
-        """Handle the unexpected deaths of processes, by uid, that have one cause."""
+        """Handle the unexpected deaths of processes that have one cause. ``deaths`` has the
+        failures by the uid of the process.
+        """
         origin = origin or min(deaths, default="")
         hit = [mesh for mesh in self._meshes.values() if mesh.living_in(deaths)]
         owners = dict.fromkeys(mesh.owner for mesh in hit)
@@ -226,8 +228,9 @@ class Supervision:
         self._ended.discard(actor)
 
     def actor_ended(self, actor: str) -> list[Effect]:
-        """Handle the end of an actor here, which stopped or failed: the meshes that it owns end
-        with it."""
+        """Handle the end of an actor of this process, which has stopped or failed. Return effects
+        that end the meshes that it owned.
+        """
         self._ended.add(actor)
         owned = self.meshes_of(actor)
         for uid in owned:

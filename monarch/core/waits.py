@@ -33,7 +33,7 @@ class WaitEdge(NamedTuple):
 
 
 def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
-    """Return members that wait for each other, each ring once, beginning with its least member.
+    """Return each ring of members that wait for each other, once, beginning with its least member.
 
     Pass only waits that block: a ring of such waits ends only by a timeout.
     """

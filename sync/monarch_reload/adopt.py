@@ -117,7 +117,7 @@ class Adoption:
     def _bindings(
         self, name: str, plan: ModulePlan, pairing: Pairing, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Yield the new bindings of names whose binding statements ran."""
+        """Yield (namespace, name, value) for each name whose binding statement ran in the trial."""
         staged = self._stage.namespaces.get(name, {})
         for bound, (index, statement) in pairing.definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
@@ -152,8 +152,9 @@ class Adoption:
     def _bound_unseen(
         self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Yield the bindings that `exec`, `globals()` and `global` statements made in the staged
-        namespace."""
+        """Yield (namespace, name, value) for names that code has bound in the staged namespace
+        without an assignment to the name: by `exec`, `globals()` or `global`.
+        """
         staged = self._stage.namespaces.get(name, {})
         assigned = self._stage.assigned.get(name, set())
         for bound in assigned - staged.keys() - edit.keep:
@@ -334,7 +335,9 @@ class Adoption:
 
     def forget_twins(self) -> None:
         """Remove staged classes from the subclass lists of their bases, and mark staged functions
-        as wrappers of their live ones, so that neither counts as a definition of its own."""
+        as wrappers of their live functions. Otherwise audits would count them as further
+        definitions.
+        """
         for staged, live in self.functions.twins.values():
             if is_a(staged, type) and staged is not live:
                 _detach(staged)

@@ -28,7 +28,7 @@ _NAMED = re.compile(rb"""["']([^"'\n{}]+\.(?:toml|json|ya?ml|ini|cfg))["']""")
 
 
 def named_in(text: bytes, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the existing config files that a source names, searched for in `folders`."""
+    """Yield the config files that a source mentions and that exist in one of the `folders`."""
     names = {os.fsdecode(match) for match in _NAMED.findall(text)}
     for folder in folders if names else ():
         for name in names:

@@ -216,7 +216,9 @@ class Prepared:
                 self._file_moves.apply(reshaped(sys.modules[name], source.path))
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
-        """Remove from the plan what cannot run in this process, and note why."""
+        """Remove from the plan the statements that cannot run again in this process, and add texts
+        about them to the report.
+        """
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
         for name, removed in all_removed:
@@ -364,8 +366,9 @@ class Prepared:
     def _rereading(
         self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
     ) -> list[ModuleEdit]:
-        """Return the edits, together with edits for unchanged modules that have a statement which
-        names one of the config files."""
+        """Return the edits, and further edits of unchanged modules that have a statement which
+        names one of the config files in ``data``.
+        """
         if not data:
             return edits
         changed = {edit.name for edit in edits}
@@ -455,7 +458,9 @@ class Prepared:
         process.undoable.add(self)
 
     def held(self) -> list[Any]:
-        """Return the objects that an undo needs, which refer to old code and values."""
+        """Return the objects that an undo of this reload needs. They refer to old code and old
+        values.
+        """
         log, adoption = self._log, self._adoption
         return [*log.held(), self._caches, adoption.classes.patched, self._functions.patched]
 

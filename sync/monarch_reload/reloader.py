@@ -103,8 +103,8 @@ class Reloader:
         yield from self._sources.running()
 
     def changed_paths(self) -> list[str]:
-        """Return the files of loaded modules whose text on disk is not the text that runs; a
-        deleted file is returned once.
+        """Return the files of loaded modules whose text on disk is not the text that runs. A
+        deleted file is returned by one call only.
 
         Config files that these modules name are included, once for each save.
         """
@@ -317,11 +317,11 @@ class Reloader:
         )
 
     def _reached(self, error: Exception, change: _ChangedFiles, state: NewState) -> set[str]:
-        """Return the modules that change, those that import them, and those in which the attempt in
-        this process failed.
+        """Return the modules that the trial in another process must import: changed modules,
+        modules that import them, and modules in which the attempt in this process failed.
 
-        Returns all modules if a changed file is no Python file, as it is unknown which modules read
-        it.
+        If a changed file is no Python file, it is unknown which modules read it, and all modules
+        are returned.
         """
         texts = change.texts.items()
         same = {os.path.realpath(path) for path, text in texts if self._runs(path, text)}
@@ -336,7 +336,8 @@ class Reloader:
         return reached.union(name for path in failed for name in self._sources.names_at(path))
 
     def _runs(self, path: str, text: bytes | None) -> bool:
-        """Return whether modules were loaded from the file and run this text."""
+        """Return whether modules were loaded from the file ``path``, and all of them run
+        ``text``."""
         names = self._sources.names_at(path)
         return bool(names) and all(self._sources[name].text == text for name in names)
 

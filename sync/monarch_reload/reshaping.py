@@ -20,8 +20,9 @@ def other_shape(path: str) -> str:
 
 
 def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the paths at which the import system would find a module if its present file did not
-    exist."""
+    """Yield the paths at which the import system would look for a module of this name if the file
+    at ``path`` did not exist.
+    """
     yield other_shape(path)
     if name == "__main__":
         return

@@ -51,8 +51,9 @@ def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) ->
 
 
 def editable_installs(path: Iterable[str] | None = None) -> list[Editable]:
-    """Return the editable installs among the packages that can be imported from ``path``
-    (``sys.path``)."""
+    """Return the editable installs among the packages that can be imported from the folders
+    ``path``; None: from ``sys.path``.
+    """
     installs: dict[str, Editable] = {}
     for package in metadata.distributions(path=list(sys.path if path is None else path)):
         name = _name_if_editable(package)

@@ -192,7 +192,9 @@ class AskState(msgspec.Struct, tag=42, array_like=True, frozen=True):
 
 
 class StateReply(msgspec.Struct, tag=43, array_like=True, frozen=True):
-    """All entries of a generation; ``missing`` are contents of it that this host lacks."""
+    """All entries of a generation. ``missing`` are the digests of those of its contents that this
+    host lacks.
+    """
 
     generation: int
     digest_name: str

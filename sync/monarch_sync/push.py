@@ -128,10 +128,10 @@ class Push:
         return self._base
 
     def first(self, *, brings_content: bool = True) -> PushMessage:
-        """Return the first message. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
+        """Return the first message. Raises ``MovedUnderfoot`` if a file has changed since the scan.
 
-        With ``brings_content`` False no content is sent, because the host has it all in its store:
-        it returns to an earlier state.
+        With ``brings_content`` False, no content is sent. That is for a host that goes back to an
+        earlier state, as it has all content in its store.
         """
         self._brings_content = brings_content
         return self._stage()

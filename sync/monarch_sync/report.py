@@ -156,8 +156,9 @@ class SyncReport:
         return {name: value for name, value in vars(self).items() if name != _WAIT}
 
     def owe(self) -> None:
-        """If there are errors, have them printed on stderr later, unless a program looks at this
-        report before."""
+        """If there are errors, arrange that they are printed on stderr later. They are not printed
+        if a program looks at this report first.
+        """
         if self.errors:
             vars(self)[_OWED] = True
 

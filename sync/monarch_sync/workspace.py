@@ -58,8 +58,9 @@ class Folder:
         return f"{self.remote}/{relative}" if relative else self.remote
 
     def relative_of(self, remote: str) -> str | None:
-        """Return the path, relative to this folder, that lands at a manifest path; None if that
-        lies elsewhere."""
+        """Return the path, relative to this folder, whose entry lands at the manifest path
+        ``remote``. None if no path of this folder lands there.
+        """
         if not self.remote or remote == self.remote:
             return remote[len(self.remote) :]
         prefix = self.remote + "/"

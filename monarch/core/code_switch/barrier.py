@@ -129,10 +129,10 @@ class SwitchBarrier:
 
     @property
     def wakes_at(self) -> float:
-        """Return the next time to act.
+        """Return the next time at which something must be done.
 
-        Before the fence delays a sender, this is when to check whether it does. Afterwards it is
-        when to give up, or infinity without a time limit.
+        While the fence delays no sender, it is the time to check whether it does. After that, it is
+        the time to give up; infinity if the fence has no time limit.
         """
         if self.held_at is None:
             return self.look_at

@@ -27,7 +27,8 @@ class Work(Enum):
 
 
 class Reason(Enum):
-    """Why an order was not carried out, beside the reasons that the procs give."""
+    """A reason why this process has not carried out an order. The procs give reasons of their
+    own."""
 
     NEW_PROC = "a new proc is not up yet"
     ACTORS = "not all actors have come to the fence"
@@ -41,7 +42,7 @@ class Reason(Enum):
 
 
 class Do(NamedTuple):
-    """Do this work. First revert ``generation``, unless it is 0."""
+    """Do this piece of work. If ``generation`` is not 0, revert that generation before it."""
 
     number: int
     work: Work
@@ -69,7 +70,8 @@ class TellProcs(NamedTuple):
 class AnswerOrder(NamedTuple):
     """Answer the order that came with this ``token``.
 
-    The answer has the vote, and ``reasons`` with the proc that each is about ("": this process).
+    The answer has the vote, and ``reasons`` as (reason, uid of the proc that it is about); the uid
+    is "" for this process.
     """
 
     token: int

@@ -216,8 +216,9 @@ class Participant:
         return effects if votes.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def _go(self, token: int) -> Effects:
-        """Handle that the switch is decided: run the new code. A proc that gives way ends in an
-        orderly way, with its old code."""
+        """Handle that the switch is decided: run the new code. A proc that will be replaced by a
+        new proc ends in an orderly way, with its old code.
+        """
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
@@ -282,8 +283,8 @@ class Participant:
     def held(self, attempt: int, now: float) -> Effects:
         """Note that a fence delays a sender of messages.
 
-        ``attempt`` is 0 for the fence in this process, or the number of the fence in a proc that
-        reported it.
+        ``attempt`` is 0 for the fence in this process. Otherwise a proc has reported it, and it is
+        the number of the fence there.
         """
         fence = self.fence
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
@@ -417,7 +418,7 @@ class Participant:
         return [*effects, *fence.answer()]
 
     def _awaited(self) -> SwitchBarrier | None:
-        """Return the fence that not all processes have passed yet; None if there is none."""
+        """Return the present fence if some processes have not passed it yet; else None."""
         fence = self.fence if self.state is ParticipantState.FENCING else None
         return fence if fence is not None and fence.is_awaited else None
 

@@ -72,9 +72,9 @@ class Proposal:
 
     @property
     def switching(self) -> int | None:
-        """The owner that was told to switch and has not answered; None if there is none.
+        """The owner that was told to switch and has not answered yet; None if there is none.
 
-        Only this owner can be stopped.
+        It is the only owner that can still be stopped.
         """
         request = self._open
         is_switch = isinstance(request, AskOwner) and request.order is SwitchOrder.SWITCH

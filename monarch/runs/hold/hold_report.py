@@ -127,8 +127,9 @@ class HoldReport:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Let `answers` yield a person's answers while the block runs: a key in the run's terminal
-        or in a watch, or a command."""
+        """While the block runs, let `answers` yield a person's answers. A person presses a key in
+        the run's terminal or in a watch, or gives a command.
+        """
         self._question, self._newest, self._asked_at = None, 0, 0.0
         listen = None if self._record is None else self._record.listen_to_keys
         try:
@@ -330,7 +331,9 @@ class HoldReport:
         return in_place
 
     def over(self, doing: str, generation: int) -> None:
-        """Report that the activity that had failed has succeeded, or that new procs train again."""
+        """Report the end of a hold: the activity that had failed has succeeded, or new procs train
+        again.
+        """
         since = self._edits.held_since
         if since is None:
             return

@@ -184,8 +184,8 @@ class Holding:
         return answers
 
     def shadow(self) -> None:
-        """Have each rank copy its current state into its host's memory during the next call; new
-        processes continue from the copy. Skipped while ranks are called ``ahead``.
+        """Have each rank copy its current state into its host's memory during the next call, so
+        that new processes can continue from it. Nothing is done while ranks are called ``ahead``.
         """
         if self._ahead is None:
             self._ask_trials(self._trials.shadow)
@@ -568,8 +568,9 @@ class Holding:
         return not any(error for error, _ in restored)
 
     def _end_ranks(self) -> None:
-        """End all ranks, because a rank is stuck: a push of the fix would wait for it without
-        end."""
+        """End all ranks, because a rank is stuck. A push of the fix would wait for the stuck rank
+        for ever.
+        """
         brief = configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0)
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)
@@ -650,7 +651,7 @@ class _SlowTrial(SlowCall):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Let a person answer while the block runs, if the call was reported as slow."""
+        """If the call was reported as slow, let a person answer while the block runs."""
         with self._listening:
             yield
 

@@ -33,9 +33,10 @@ class TensorPlace(NamedTuple):
 
 @dataclass
 class PackedState:
-    """A packed state: ``text`` has the containers and values, with a number for each tensor.
+    """A state in packed form. ``text`` has the containers and values of the state, and a number in
+    place of each tensor.
 
-    Two tensors with the same layout and memory count as one.
+    Two tensors with the same layout and memory have the same number.
     """
 
     text: str = "null"
@@ -126,7 +127,9 @@ _DICTS: dict[str, Any] = {"dict": dict, "Counter": Counter, "OrderedDict": Order
 
 
 def _packed(value: Any, path: str, number_of: Callable[[Any], int]) -> Any:
-    """Return a value as JSON; a value that JSON lacks is a list that begins with its kind."""
+    """Return a value as JSON. A value of a kind that JSON lacks is returned as a list that begins
+    with the name of the kind.
+    """
     torch: Any = sys.modules["torch"]
     kind = type(value)
     if kind in _PLAIN:

@@ -115,7 +115,9 @@ class StateMemory:
         self._older: StateMemory | None = None
 
     def num_new_bytes(self, text: CopyText, *, keeps_older: bool) -> int:
-        """Return how much more memory a copy needs than exists already."""
+        """Return how many bytes of memory must be allocated for a copy, beyond the memory that
+        exists already.
+        """
         needed = _num_bytes_of(text)
         self._adopt(needed)
         if needed > self._half_bytes:
@@ -305,7 +307,8 @@ class CopyInMemory:
 
 @dataclass(frozen=True)
 class CopyPlace:
-    """Where a process of the host finds a rank's copy, and the copy's marks."""
+    """A rank's copy in the memory of its host: where a process of the host finds it, and its
+    marks."""
 
     place: MemoryPlace
     half: int

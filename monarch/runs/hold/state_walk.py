@@ -573,13 +573,16 @@ def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
 
 
 class _StandIn:
-    """A replacement in the copy of a holder, for a value that the copy must not contain."""
+    """Stands in for a value of a holder that must not be in the copy of the holder."""
 
     def renew(self) -> None:
-        """Prepare for the next restoration of the state, before the holders get their values."""
+        """Prepare to restore the state once more. It is called before the holders get their
+        values."""
 
     def value(self, current: Any) -> Any:
-        """Return the value that the holder must have instead of its ``current`` one."""
+        """Return the value that a holder gets when the state is restored. ``current`` is the value
+        that it has now.
+        """
 
 
 class _CopiedIterator(_StandIn):
@@ -596,9 +599,10 @@ class _CopiedIterator(_StandIn):
 
 
 class _Wrapper(_StandIn):
-    """Replaces a model that is wrapped for a process group, in the copy of its holder.
+    """Stands in for a model that is wrapped for a process group, such as a DDP model, in the copy
+    of its holder.
 
-    It does not keep the wrapper alive, because the hooks of a wrapper would still run after its
+    It does not keep the wrapper alive: the hooks of the wrapper would still run after its process
     group is replaced.
     """
 

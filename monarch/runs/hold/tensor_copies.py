@@ -136,10 +136,11 @@ class Copies:
         self.undos.append(put_back)
 
     def _keep_flag_and_gradient(self, torch: Any, tensor: Any) -> None:
-        """Record whether a tensor needs a gradient, and copy its gradient.
+        """Record whether a tensor needs a gradient, and copy the values of its gradient.
 
-        The gradient itself is not kept, since a step frees it: keeping it would need its memory
-        twice. If nobody else refers to it, a new tensor is as good.
+        The gradient itself is not kept alive, because a step frees it, and so the memory would be
+        needed twice. If nobody else refers to the gradient, a new tensor with the same values does
+        as well.
         """
         needs_gradient, gradient = tensor.requires_grad, tensor.grad
         copied = None if gradient is None else _copied(torch, gradient.detach())
@@ -183,8 +184,8 @@ class Copies:
         self.undos.append(put_back)
 
     def optimizer(self, optimizer: Any) -> None:
-        """Record an optimizer, before its tensors. Here it does nothing: the walk copies its
-        tensors.
+        """Called for each optimizer, before its tensors are met. This class does nothing here,
+        because the walk copies the tensors.
         """
 
     def told(self, value: Any) -> Undo:
@@ -503,8 +504,9 @@ class ValueSamples:
         self._tensors: tuple[list[int], list[int]] = [], []
 
     def of(self, torch: Any, tensors: list[Any], pointers: list[int]) -> dict[Any, Any]:
-        """Return the tensors' sampled values, by type; ``pointers`` are the addresses of their
-        memory."""
+        """Return some values of each tensor, by the type of the tensors. ``pointers`` are the
+        addresses of the tensors' memory.
+        """
         ids = [id(tensor) for tensor in tensors]
         if (ids, pointers) != self._tensors:
             self.views, self._tensors = {}, (ids, pointers)
@@ -520,7 +522,9 @@ def _joined(torch: Any, views: dict[Any, list[Any]]) -> dict[Any, Any]:
 
 
 def _sampled(memory: Any) -> Any:
-    """Return some of the values; adjacent ones if possible, which are read much faster."""
+    """Return some of the values in ``memory``. They are adjacent values if possible, because these
+    are read much faster.
+    """
     number = memory.numel()
     span = 1 + sum(
         (n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True)
@@ -570,7 +574,9 @@ def _array_samples(numpy: Any, array: Any) -> bytes:
 
 
 def _bits_of(torch: Any, values: Any) -> Any:
-    """Return the values as integers, which are equal if all bits are."""
+    """Return the values as integers. Two integers are equal if all bits of the two values are
+    equal.
+    """
     if values.is_conj() or values.is_neg():
         values = values.resolve_conj().resolve_neg()
     if values.is_complex():
@@ -609,7 +615,9 @@ def _inner_names(tensor: Any) -> list[str]:
 
 
 def _each_once(memory: Any) -> Any:
-    """Return a view without the dimensions along which the same values are repeated."""
+    """Return a view of ``memory`` in which each value is only once: without the dimensions along
+    which it is repeated.
+    """
     if 0 not in memory.stride():
         return memory
     sizes = [

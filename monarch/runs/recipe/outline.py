@@ -183,9 +183,8 @@ def _of_parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, index: int) 
 def _statements_for(
     tree: ast.Module, names: set[str], *, in_strings: bool = True
 ) -> list[ast.stmt]:
-    """Return the statements that bind or change ``names``, and all statements that these need.
-
-    They are in the order of the module.
+    """Return the statements that bind or change ``names``, and the statements that those need, in
+    the order of the module.
     """
     bound = {statement: _bound_by(statement) for statement in tree.body}
     needed: set[ast.stmt] = set()
@@ -200,7 +199,9 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module binds, or whose contents it assigns to."""
+    """Return the names that a statement of a module binds, and the names whose objects it changes
+    by assigning to an attribute or item.
+    """
     if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
         return {statement.name}
     bound: set[str] = set()

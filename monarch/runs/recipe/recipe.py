@@ -78,8 +78,9 @@ class Recipe:
         return Path(file).parent if hasattr(self.module, "__path__") else Path(file)
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        """Return an optional function of the recipe (``plan``, ``check``, ``prepare``), or
-        ``None``."""
+        """Return the recipe's function ``name``, which a recipe need not have (``plan``, ``check``,
+        ``prepare``); ``None`` if it has none.
+        """
         function = getattr(self.module, name, None)
         return function if callable(function) else None
 

@@ -112,8 +112,8 @@ class Edits:
     _warm: set[str] = field(default_factory=set)
 
     def begin(self, generation: int) -> None:
-        """Record the start of new processes. ``generation`` is the run's first one if it has none
-        yet.
+        """Record the start of new processes. If the run has no first generation yet, ``generation``
+        becomes its first.
         """
         self.good.setdefault("", generation)
         self._warm.clear()
@@ -148,7 +148,11 @@ class Edits:
         return tuple(sorted(good for good in self._well if good < generation))
 
     def good_before(self, activity: str, generation: int) -> int:
-        """Return the generation to roll back to, if this one fails."""
+        """Return the generation to roll back to if ``generation`` fails.
+
+        It is the last generation with which the activity succeeded. If there is none before
+        ``generation``, it is the last with which anything else succeeded, or the run's first.
+        """
         good = self.good_for(activity)
         if good is not None and good < generation:
             return good

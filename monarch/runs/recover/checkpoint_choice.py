@@ -75,7 +75,9 @@ def find_run_but(name: str, own: Path | None, base: Path) -> RunFolder:
 
 
 def check_choices(resume: str, init_from: str | None, *, base: Path = RUNS) -> None:
-    """Raise ConfigError if ``resume`` or ``init_from`` names nothing here, or they conflict."""
+    """Raise ConfigError if ``resume`` or ``init_from`` names something that does not exist here, or
+    if the two conflict.
+    """
     if init_from is not None and resume not in (AUTO, NEVER):
         raise ConfigError(
             "begins at step 0 with weights, and `resume` goes on with a run: give one of them",

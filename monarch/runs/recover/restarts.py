@@ -44,8 +44,9 @@ class Restarts:
             self.progressed()
 
     def next_wait_seconds(self, now: float) -> float | None:
-        """Take one restart from the budget; return how long to wait before it, ``None`` if none is
-        left."""
+        """Take one restart from the budget. Return how many seconds to wait before the restart;
+        ``None`` if the budget has none left.
+        """
         self._moments = [moment for moment in self._moments if now - moment < self.window_seconds]
         num_before = self.num_counted
         if num_before >= self.most:

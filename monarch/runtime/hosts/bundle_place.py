@@ -133,7 +133,9 @@ def _unpacked(base: str, digest: str, archive: bytes) -> str:
 
 
 def _trim(base: str, digest: str) -> None:
-    """Remove bundles that were not used for long, and unfinished ones of interrupted starts."""
+    """Remove bundles that were not used for a long time, and unfinished folders of starts that were
+    interrupted.
+    """
     long_ago = time.time() - _UNUSED_SECONDS
     for name in os.listdir(base):
         path = os.path.join(base, name)

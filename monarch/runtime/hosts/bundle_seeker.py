@@ -96,7 +96,7 @@ class _Door:
                 connection.close()
 
     def tell(self, news: Mapping[str, Any]) -> None:
-        """Tell clients that a bundle is needed, or later the result; an error is also printed."""
+        """Tell clients that a bundle is needed, or how it went. An error is also printed."""
         if "bundle" in news:
             self._wish = json.dumps(news["bundle"]).encode()
             return

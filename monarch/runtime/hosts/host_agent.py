@@ -336,8 +336,9 @@ class HostAgent:
         self._clear_after(proc)
 
     def _clear_after(self, proc: HostProc) -> None:
-        """End the procs that a dead proc has spawned here, and answer the orders that wait for its
-        end."""
+        """Clean up after a dead proc: end the procs that it has spawned here, and answer the orders
+        that wait for its end.
+        """
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()

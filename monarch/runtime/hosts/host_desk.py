@@ -123,8 +123,9 @@ class HostDesk:
         seconds: float,
         done: Callable[[Mapping[Uid, Response[A]]], None],
     ) -> None:
-        """Ask every proc that is up; call ``done`` with the answers that arrive within
-        ``seconds``."""
+        """Send a request to every proc that is up. After ``seconds``, or when all have answered,
+        call ``done`` with the answers.
+        """
         addresses = [p.address for p in self._host.procs.values() if p.address is not None]
         responses: dict[Uid, Response[A]] = {}
         is_over = False

@@ -24,7 +24,8 @@ _Addresses = dict[Uid, ProcAddress]
 class ProcWatchers:
     """The watchers of a host's procs. All methods run on the node's I/O loop.
 
-    ``is_coming`` returns whether the order to make a proc has arrived but is not carried out yet.
+    ``is_coming`` returns whether the host has received the order to make a proc, but has not
+    carried it out yet.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class ProcWatchers:
             self._end_watchers.setdefault(uid, {})[watcher.uid] = watcher
 
     def forget_end_watchers(self) -> None:
-        """Forget end watchers of procs that do not exist, because they will not be ordered any
-        more."""
+        """Forget the end watchers of procs that do not exist, because no client will order these
+        procs any more.
+        """
         by_proc = self._end_watchers.items()
         self._end_watchers = {uid: watchers for uid, watchers in by_proc if uid in self._procs}
 
@@ -99,7 +101,7 @@ class ProcWatchers:
 
     def ended(self, proc: HostProc, down: ProcDown, *, is_shared: bool) -> None:
         """Report the end of a proc. ``is_shared``: other procs die of the same cause at this
-        moment, and all are reported as one event.
+        moment. The end is then part of one report about all of them.
         """
         self._remember_end(down)
         watchers = self._with_owner(proc, self._take(proc.uid))

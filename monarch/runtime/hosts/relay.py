@@ -47,7 +47,9 @@ _GATHER_BYTES = 2**20
 
 @dataclass
 class _KnownTree:
-    """The part of a sender's tree that begins at this host, and the number of the last message."""
+    """The part of a sender's tree that begins at this host. ``number`` is the number of the last
+    message that came along it.
+    """
 
     grow: Grow
     last: int = 0
@@ -141,7 +143,7 @@ class Relay:
         self._hand_over(cast, grow, members_here, data)
 
     def _note_dead(self, grow: Grow, dead: tuple[int, ...]) -> None:
-        """Stop waiting for answers from hosts that the sender knows to be lost."""
+        """Note which hosts the sender counts as lost, and stop waiting for their answers."""
         for index in dead:
             if grow.start <= index < grow.start + len(grow.hosts):
                 uid = grow.hosts[index - grow.start].uid

@@ -16,7 +16,7 @@ End = Callable[[Sequence[Uid], ReplaceProcs], None]
 class Replacements:
     """Carries out orders to replace procs. All methods run on the node's I/O loop.
 
-    ``procs`` are the existing procs; ``end`` ends procs, and is called with their uids and the
+    ``procs`` are the existing procs. ``end`` is called with the uids of procs to end, and with the
     order.
     """
 

@@ -56,10 +56,11 @@ class Templates:
         preload: Sequence[str],
         fits: Callable[[MakesProcs], bool] = lambda learned: False,
     ) -> MakesProcs:
-        """Return the template to fork a proc from, with the modules ``preload`` imported.
+        """Return the template from which a proc is forked, with the modules ``preload`` imported.
 
-        A ``command`` starts a template that only this proc uses. ``fits`` returns whether the proc
-        may come from the learned template, which is used if its modules suffice.
+        If a ``command`` is given, it starts a template that only this proc uses. Otherwise it may
+        be the learned template: it has imported all these modules, and ``fits`` returns true for
+        it.
         """
         if command is not None:
             return self._new(command, preload)
@@ -145,8 +146,9 @@ class Templates:
         return maker
 
     def is_shared(self, maker: MakesProcs) -> bool:
-        """Return whether other procs come from this maker too, so that it stays when one has
-        ended."""
+        """Return whether other procs are forked from this maker too. Such a maker is not closed
+        when one of its procs has ended.
+        """
         return maker in self.all
 
 

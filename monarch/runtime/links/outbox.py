@@ -181,8 +181,9 @@ class Outbox:
         self._soon(self._drain)
 
     def _drain(self) -> None:
-        """Send the waiting messages, as far as there is room. On the I/O loop, and so one at a
-        time."""
+        """Send waiting messages, as long as there is room. It runs on the I/O loop, so there is
+        never more than one call at a time.
+        """
         while True:
             with self._lock:
                 if self._is_closed or self._overflow is None or self.is_held:

@@ -109,8 +109,9 @@ class Outboxes:
     ) -> None:
         """Send a call to all members of a mesh; ``make`` returns the message for each rank.
 
-        Two casts of this process reach all receivers in the same order. A cast waits for room
-        before it takes its place in that order, so that a slow mesh does not delay casts to others.
+        Two casts of this process reach all receivers in the same order. Each cast first waits for
+        room, and only then takes its place in the order. So a slow mesh does not delay casts to
+        other meshes.
         """
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.members, make(0), data, buffers)

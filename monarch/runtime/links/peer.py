@@ -75,7 +75,9 @@ class Peer:
                 self._kept.append(frames)
 
     def send_when_up(self, make: Callable[[], Frames]) -> None:
-        """Send frames that can be made only once the process's address is known."""
+        """Send frames whose content depends on the process's address. ``make`` is called when the
+        address is known.
+        """
         with self._lock:
             if self._connection is None:
                 if self.state is not PeerState.DOWN:

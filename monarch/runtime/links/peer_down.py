@@ -108,10 +108,10 @@ class PeerDown:
         return failure if self._book.mark_down(down.uid, failure) else None
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
-        """Return a ``ProcDown`` for each proc that is lost with one of the ``hosts``.
+        """Return a ``ProcDown`` for each proc that is lost because one of the ``hosts`` is.
 
-        It covers the procs that this process knows: its peers, and those to which it sends along
-        trees of hosts.
+        Only procs that this process knows are covered: its peers, and procs to which it sends along
+        trees.
         """
         peers = self._book.peers
         procs_down = []

@@ -15,7 +15,7 @@ _listen_url: HostUrl | None = None
 
 
 def listen_at(url: HostUrl) -> None:
-    """Set the URL at which clients listen from now on, if they need to be reached over TCP."""
+    """Set the URL at which this client listens, for hosts that must reach it over TCP."""
     global _listen_url
     _listen_url = url
 

@@ -28,7 +28,9 @@ class WaitingSwitches:
     def hold(
         self, to: Uid, fence: Order, boxes: Sequence[Outbox], send: Callable[[Order], None]
     ) -> None:
-        """Have ``send`` called when all messages that wait in ``boxes`` have left."""
+        """Keep the order ``fence`` until all messages that wait in ``boxes`` have left, and then
+        call ``send`` with it.
+        """
         waiting = _WaitingSwitch(fence, boxes, send)
         with self._lock:
             self._switches[to] = waiting

@@ -20,10 +20,10 @@ KEPT_BYTES = 16 * 2**20
 
 
 class KeptSpawn(NamedTuple):
-    """How a mesh of actors was made. ``data`` is ``None`` if it could not be kept; ``why_not`` says
-    why.
+    """How a mesh of actors was made. ``data`` is the order; ``None`` if it could not be kept, and
+    then ``why_not`` says why.
 
-    ``arguments`` are stored apart from the class if the class may be upgraded.
+    If the class may be upgraded, ``arguments`` has the arguments without the class.
     """
 
     mesh: Uid
@@ -103,7 +103,7 @@ class KeptSpawns:
         return [spawn for spawn in spawns if self._is_alive(spawn.mesh, proc)]
 
     def sent_whole(self) -> set[str]:
-        """Return the classes of living actors, with their modules, that were sent by value."""
+        """Return the qualified names of the classes, of living actors, that were sent by value."""
         with self._lock:
             spawns = [spawn for spawn in self._spawns.values() if spawn.arguments is not None]
         return {
@@ -123,8 +123,8 @@ class KeptSpawns:
         self._held.pop(proc, None)
 
     def again(self, proc: Uid) -> Iterator[tuple[SpawnActor, Payload]]:
-        """Yield the orders that make the actors of a replaced proc again, except those that could
-        not be kept.
+        """Yield the orders that make the actors of a replaced proc again. Orders that could not be
+        kept are left out.
         """
         spawns = self._held.pop(proc, None)
         for spawn in self.on(proc) if spawns is None else spawns:

@@ -184,7 +184,9 @@ class ProcAgent:
             cell.deliver(Delivery("itself", Envelope("", stop)))
 
     def own_procs(self, procs: Sequence[ProcAddress]) -> None:
-        """Note that this process has spawned procs: they follow its generations."""
+        """Note that this process has spawned ``procs``. They change to a new generation of the
+        workspace together with this process.
+        """
         self._owned_procs.update((proc.uid, proc) for proc in procs)
         for proc in procs:
             if self.node.failure_of(proc.uid) is not None:
@@ -232,7 +234,9 @@ class ProcAgent:
                 cell.fail(Fail(failure_of(down), ""))
 
     def _make_again(self, again: ProcAgain) -> None:
-        """Make our actors again in a proc that was replaced; actors of other owners end."""
+        """Make this process's actors again in a new proc that has replaced an old proc. Actors here
+        whose owner lived in the old proc are ended.
+        """
         proc = self.node.address_of(again.uid)
         with self.node.casting:
             for spawn, data in self.kept_spawns.again(again.uid):

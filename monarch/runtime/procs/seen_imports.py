@@ -47,10 +47,11 @@ _INSTALLED = tuple(folder + os.sep for folder in site.getsitepackages())
 
 
 class SeenImports:
-    """Watches what a proc imports, so that later procs get it from their template.
+    """Watches which modules a proc imports, so that the template of later procs can import them in
+    advance.
 
-    ``tell`` is called with the names of the imported modules once two looks have found the same
-    names. On the loop.
+    ``tell`` is called with the names of the modules once two looks have found the same names. On
+    the loop.
     """
 
     def __init__(self, tell: Callable[[tuple[str, ...]], object]) -> None:

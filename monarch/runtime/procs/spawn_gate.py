@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 20.0
 
 
 class SpawnGate:
-    """Keeps spawns from running between the first changed file of a push and its switch.
+    """Lets no spawn run while a push changes files: from its first changed file until its switch.
 
     A spawn waits for ``patience_seconds`` at most.
     """

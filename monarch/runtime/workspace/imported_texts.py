@@ -27,8 +27,9 @@ class ImportedTexts:
         self._stand: tuple[int, str, object] | None = None
 
     def look(self) -> None:
-        """Read the files of the modules imported since the last look, without installed packages
-        and unreadable files."""
+        """Read the files of the modules that were imported since the last look. Installed packages
+        and unreadable files are left out.
+        """
         stand = _stand()
         if stand is not None and stand == self._stand:
             return

@@ -217,7 +217,9 @@ class LocalReload:
 
 
 def _is_news(report: ReloadReport) -> bool:
-    """Return whether anything changed that this process has loaded, or may read as its config."""
+    """Return whether a reload has changed something that this process has loaded, or a config file
+    that it may read.
+    """
     return bool(report.modules) or any(path.endswith(CONFIG_SUFFIXES) for path in report.files)
 
 

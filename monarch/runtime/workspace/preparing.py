@@ -99,7 +99,9 @@ _MOST_SECONDS_OF_BREAKS = 6.0
 
 
 class Preparing:
-    """Prepares changes of code. It raises ``ReloadError``, and then has changed nothing."""
+    """Prepares changes of code. If a change cannot be prepared, a method raises ``ReloadError``,
+    and nothing has changed.
+    """
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
@@ -123,8 +125,8 @@ class Preparing:
         return self.of_class(plan, live, plan.upgrade, adds_globals=True)
 
     def has_missed(self, step: Preparation) -> bool:
-        """Return whether a module that the step changes was imported after the step was
-        prepared.
+        """Return whether a module that the step changes was imported after the preparation of the
+        step.
         """
         if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
             return False

@@ -229,8 +229,8 @@ class ReloadOutcome(msgspec.Struct):
 
     @property
     def vote(self) -> Vote:
-        """The vote of this process: NO if files are refused or it is busy, LATE if some files are
-        late.
+        """The vote of this process. It is NO if files are refused or the process is busy, LATE if
+        some files are late, and else YES.
         """
         return Vote.NO if self.refused or self.busy else Vote.LATE if self.late else Vote.YES
 

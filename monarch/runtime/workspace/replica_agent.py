@@ -87,7 +87,9 @@ class ReplicaAgent:
         return HostPackages(python_tag(), installed(), tuple(platforms()))
 
     def _open(self, state: str) -> None:
-        """Load the records of a state folder, and write to it if no other host does."""
+        """Load the records of a state folder. If no other host writes the folder, this host writes
+        it from now on.
+        """
         self.state_folder = state
         self._folder = SharedFolder(self.root, state)
         self._environment = HostEnvironment(self.root, state)
@@ -111,9 +113,10 @@ class ReplicaAgent:
         self._open(str(state))
 
     def _write_if_free(self, patience_seconds: float = 0.0) -> Replica | None:
-        """Return the replica to write to; None if another host still writes this folder.
+        """Return the replica, if this host may write the folder; None if another host still writes
+        it.
 
-        Waits up to ``patience_seconds`` for a writer that may be ending.
+        Waits up to ``patience_seconds`` for another writer that may be ending.
         """
         deadline = time.monotonic() + patience_seconds
         while self._replica is None:
@@ -191,8 +194,9 @@ class ReplicaAgent:
                 _log.exception("a push could not be answered")
 
     def _next(self) -> Callable[[], None] | None:
-        """Return the next order. Work that a commit has left for later is done if no commit comes
-        for a while."""
+        """Return the next order; None if this agent ends. If no commit comes for a while, work that
+        the last commit has left for later is done in between.
+        """
         replica = self._replica
         if replica is not None and not replica.is_settled:
             with suppress(queue.Empty):
@@ -333,7 +337,9 @@ class ReplicaAgent:
                     self._agent.node.loop.call_soon(self._agent.workspace_changed)
 
     def _take_back(self, order: TakeBack) -> str:
-        """Show the state from before a generation again; return "", or why that is impossible."""
+        """Go back to the state from before a generation; return "", or a text that says why that is
+        impossible.
+        """
         replica = self._replica
         if replica is None:
             return ""

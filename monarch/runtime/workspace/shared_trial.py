@@ -57,8 +57,8 @@ class SharedTrial:
 
 
 def _name(push: str, state: NewState) -> str:
-    """Return the name of a question: a digest of everything that its answer depends on, except
-    files on disk.
+    """Return the name of the file for a verdict: a digest of everything that the verdict depends
+    on, except files on disk.
     """
     files = {
         path: hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else [content]

@@ -258,7 +258,9 @@ class Audit:
         return len(definitions) == 1 and definitions[0].is_class and not definitions[0].is_decorated
 
     def _was_defined(self, module: str, name: str) -> bool:
-        """Return whether a class is no longer in the source, but was in an earlier version."""
+        """Return whether an earlier version of the source had a class of this name, and the present
+        one has none.
+        """
         if any(name in s.binds or "*" in s.binds for s in self._statements(module)):
             return False
         return any(
@@ -524,7 +526,9 @@ def _title(holder: Any) -> str:
 
 
 def _value_of(instance: Any, name: str) -> tuple[Any, ...]:
-    """Return the plain value of an attribute, in a tuple; an empty tuple if there is none."""
+    """Return the value of an attribute in a tuple if it is plain; an empty tuple if it is not, or
+    if there is no such attribute.
+    """
     try:
         value = object.__getattribute__(instance, name)
     except AttributeError:

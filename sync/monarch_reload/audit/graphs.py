@@ -177,8 +177,9 @@ class OlderGraphs:
 
 
 def _graphs() -> list[Any]:
-    """Return the graphs of this process, without graphs of ``torch.compile`` and without graphs
-    that are parts of another."""
+    """Return the graphs of this process, without graphs of ``torch.compile``, and without graphs
+    that are a part of another graph.
+    """
     kinds: list[type] = []
     state: Any = sys.modules.get("torch.jit._state")
     if state is not None and state._python_cu.get_functions():

@@ -51,8 +51,8 @@ def held_by_others(
 
 
 class _References:
-    """Some objects, and the references between them. From the given objects on, the objects that
-    functions and classes are made of are added, too.
+    """Some objects, and the references between them. The objects to which functions and classes
+    among them refer are added, and so on.
     """
 
     def __init__(
@@ -128,8 +128,9 @@ _NO_NOTES = ("monarch_reload.source.", "monarch_reload.audit.")
 
 
 def _counts(nodes: Mapping[int, Any]) -> dict[int, int]:
-    """Return the number of references to each object, by its id, without the references of
-    ``nodes`` and of this call."""
+    """Return the number of references to each object of ``nodes``, by its id. References by
+    ``nodes`` itself and by this call are not counted.
+    """
     return {key: sys.getrefcount(node) - _OWN for key, node in nodes.items()}
 
 

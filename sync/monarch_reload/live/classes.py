@@ -36,7 +36,7 @@ _NOT_OURS = _LAYOUT | {
 
 
 def why_not_in_place(live: type, staged: type, metaclass: type) -> str | None:
-    """Return the reason why the live class cannot become the staged one; None if it can.
+    """Return the reason why the class ``live`` cannot be changed into ``staged``; None if it can.
 
     `metaclass` is the metaclass that `staged` will have.
     """

@@ -72,7 +72,9 @@ Lineage = dict[str, Mapping[int, _LostCode]]
 
 
 class _CodeNode:
-    """A code object in a statement, with the code objects inside it and its successor (`heir`)."""
+    """A code object in a statement. ``children`` are the code objects inside it; ``heir`` is the
+    new code object that replaces it, or None.
+    """
 
     def __init__(self, code: CodeType, path: Path = (), is_nested: bool = False) -> None:
         self.code = code
@@ -124,7 +126,9 @@ class _Tree:
         return nodes[place[2]] if place[2] < len(nodes) else None
 
     def running(self, code: CodeType) -> _CodeNode | None:
-        """Return the node that has this code; None if none has, or if several nodes match."""
+        """Return the node of a code object that live functions run; None if no node has this code,
+        or if several nodes may be meant.
+        """
         nodes = self.at.get((code.co_name, code.co_firstlineno), [])
         nodes = [node for node in nodes if same_behaviour(node.code, code)]
         if len(nodes) > 1:  # two on one line differ in their columns, as of Python 3.11
@@ -258,9 +262,10 @@ class _Trees:
         return node.heir if index in self._heirs else self.added_nodes.get(node.path)
 
     def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
-        """Return the new node with the code of ``node``, if the function around it was renamed.
+        """Return the new node for a function whose surrounding function was renamed; None if it is
+        not certain.
 
-        None unless exactly one node with this code was removed and one was added.
+        It is certain if the edit removed exactly one node with this code, and added exactly one.
         """
         matches = [
             candidate for candidate in self.added_nodes.values() if _are_twins(node, candidate)
@@ -519,7 +524,7 @@ def _fits(old: CodeType, new: CodeType) -> bool:
 
 
 def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """Yield the inner code objects that differ, each with its successor."""
+    """Yield (old code, new code) for the inner code objects of a function that differ."""
     before, after = _CodeNode(old), _CodeNode(new)
     pair(before, after)
     for node in before.all():

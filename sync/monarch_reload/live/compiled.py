@@ -138,8 +138,9 @@ class CompiledCode:
             yield shift
 
     def forget(self, changes: CodeChanges) -> list[CodeType]:
-        """Have dynamo drop the graphs that ``changes`` made stale; return the code of the functions
-        that it will compile again."""
+        """Have dynamo drop the graphs that are stale after ``changes``. Return the code of the
+        functions that dynamo will compile again.
+        """
         convert_frame = sys.modules.get(CONVERT_FRAME)
         if convert_frame is None or not changes:
             return []
@@ -251,8 +252,9 @@ def _codes_seen() -> list[CodeType]:
 
 
 def _entries(code: CodeType) -> list[Any]:
-    """Return the compiled graphs that dynamo keeps for a function's code. They are valid until one
-    is dropped."""
+    """Return the compiled graphs that dynamo keeps for a function's code. The list must not be used
+    any more after one of them was dropped.
+    """
     return list(_eval_frame()._debug_get_cache_entry_list(code))
 
 

@@ -21,8 +21,9 @@ from monarch_reload.undo_log import MISSING
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two containers of one type have the same objects in the same order. False also
-    if another thread changes one of them meanwhile."""
+    """Return whether two containers of one type have the same objects in the same order. It is
+    False also if another thread changes one of them during the comparison.
+    """
     try:
         if len(one) != len(other) or not all(map(operator.is_, one, other)):
             return False

@@ -10,8 +10,9 @@ from monarch_reload.undo_log import Attribute, Flip
 
 
 def keep_live_members(live: Any, staged: Any) -> None:
-    """Put the live members into the staged Enum in place of equal staged members, because other
-    objects may refer to the live ones."""
+    """In the staged Enum, replace each member that equals a live member by the live member, because
+    other objects may refer to the live members.
+    """
     kept: dict[int, Any] = {}
     if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
         return  # a live member combines only with members that its class knows

@@ -111,7 +111,9 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
 
 
 def wraps(value: Any, qualname: str) -> bool:
-    """Return whether the value is a function of that name, or was made from one by decorators."""
+    """Return whether the value is a function with the qualified name ``qualname``, or was made from
+    such a function by decorators.
+    """
     parts = parts_of(value, getattr(value, "__module__", None) or "")
     return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
 
@@ -137,8 +139,9 @@ def arguments_of(code: CodeType) -> tuple[int, ...]:
 
 
 def likeness(code: CodeType) -> Hashable:
-    """Return a key that is equal for code objects of the same behaviour, and for few others. Code
-    objects inside it do not count."""
+    """Return a key for comparisons. It is equal for two code objects with the same behaviour, and
+    seldom equal for others. Code objects inside a code object do not affect its key.
+    """
     plain = [repr(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
     return code.co_code, code.co_names, code.co_varnames, tuple(plain)
 
@@ -178,7 +181,11 @@ class FunctionPatch:
 
     def function(self, live: FunctionType, staged: FunctionType) -> FunctionType:
         """Return the function to bind: the live function, which gets the new code, or the staged
-        function if the two have different closure variables."""
+        function.
+
+        The staged function is returned if the two have different closure variables, because the
+        live function cannot take the new code then.
+        """
         if live is staged or id(staged) in self.twins:
             return self.live_of(staged)  # type: ignore[no-any-return]
         old, new = live.__code__, staged.__code__
@@ -246,10 +253,11 @@ class FunctionPatch:
         return self.live_of(staged)
 
     def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
-        """Have the old function call the new one, for objects that still refer to the old one.
+        """Have the old function call the new function, for objects that still refer to the old
+        function.
 
-        This is needed where their closure variables differ, as when a method starts to use
-        ``super()``: Python does not let a function take such code.
+        This is needed if the two have different closure variables, as when a method starts to use
+        ``super()``: Python does not let the old function take the new code then.
         """
         self.patched.append(live)
         self.flips += [

@@ -50,8 +50,9 @@ class Registry(msgspec.Struct, frozen=True, eq=False):
 
 
 def parts_of_entry(value: Any) -> tuple[Any, ...]:
-    """Return the objects in an entry: the parts of a tuple such as `(priority, function)`, else the
-    entry itself."""
+    """Return the objects in an entry of a container. An entry is a tuple such as `(priority,
+    function)`, or an object itself.
+    """
     return (*value,) if type(value) is tuple else (value,)
 
 

@@ -15,8 +15,9 @@ from monarch_reload.undo_log import contents_of
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    """Replace the staged objects in a container, closure or partial by the live ones. ``twins``:
-    the (staged, live) pairs, by the id of the staged one."""
+    """Replace each staged object in a container, closure or partial by its live object. ``twins``
+    are the (staged, live) pairs, by the id of the staged object.
+    """
     if is_a(holder, dict):
         for key, value in dict(holder).items():
             if id(value) in twins:

@@ -65,7 +65,9 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
 
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
-    """Yield the definitions in a container, a registry, a dispatcher or a `partial`."""
+    """Yield the definitions to which a value refers. The value is a container, a registry, a
+    dispatcher or a `partial`; for any other value nothing is yielded.
+    """
     kind = type(value)
     if kind is FunctionType:
         registry = value.__dict__.get("registry")
@@ -123,8 +125,9 @@ def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
 
 
 def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:
-    """Return the value of a dotted name, read from plain attributes only, so that no lazy object
-    loads itself."""
+    """Return the value of a dotted name. Only plain attributes are read, because a read of another
+    attribute may make a lazy object load itself.
+    """
     head, *rest = name.split(".")
     value = namespace.get(head, MISSING)
     for part in rest:

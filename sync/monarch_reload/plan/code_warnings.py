@@ -81,8 +81,9 @@ class CodeWarnings:
                     yield from ((line, name) for line, name in unbound if line in lines)
 
     def _function(self, dotted: str, module: str | None = None) -> Function | None:
-        """Return the function of the workspace that a dotted name refers to, in ``module`` or
-        through one of the edited module's imports; None if that is not certain."""
+        """Return the definition of the function that a dotted name refers to, in ``module`` or by
+        an import of the edited module. None if it is not certain which function that is.
+        """
         module = self._edit.name if module is None else module
         source = self._sources(module)
         root, _, rest = dotted.partition(".")

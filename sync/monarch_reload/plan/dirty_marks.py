@@ -98,7 +98,8 @@ class ModulePlan(msgspec.Struct):
 
 
 class EditPlan(msgspec.Struct, frozen=True):
-    """The plan of an edit: the plan of each module by name, in the order in which their statements
-    run."""
+    """The plan of an edit: a plan for each module, by name. The modules are in the order in which
+    their statements run.
+    """
 
     modules: dict[str, ModulePlan]

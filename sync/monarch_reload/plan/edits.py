@@ -167,7 +167,9 @@ def _package(module: ModuleType) -> str:
 
 
 def _is_reachable(live: LiveModule, new: ModuleSource, before: Statement, after: Statement) -> bool:
-    """Return whether every edited function was found in the process, and can take the new code."""
+    """Return whether all edited functions of a statement were found in the process and can take
+    their new code.
+    """
     for old, edit in changed_functions(before, after):
         assert old.name is not None
         place = old.name, old.first

@@ -172,8 +172,9 @@ class ImportGraph:
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
-        """Return the module that a name refers to; None unless an import bound the name to a
-        module."""
+        """Return the module that a name refers to; None if no import has bound the name to a
+        module.
+        """
         source = self._sources.get(module, {}).get(name)
         if source is None:
             return None
@@ -190,7 +191,11 @@ class ImportGraph:
         return full_name if is_one else None
 
     def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
-        """Return (module, name in it, attributes read of that name's value) for a dotted name."""
+        """Resolve a dotted name that is used in ``module``.
+
+        Returns (module, name, attributes): the module that has the object, its name there, and the
+        attributes that are read of it.
+        """
         if dotted.startswith(ABSOLUTE):
             return self._resolve_absolute(module, dotted.removeprefix(ABSOLUTE))
         head, *rest = dotted.split(".")

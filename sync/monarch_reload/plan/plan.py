@@ -108,8 +108,9 @@ class _Planner:
         )
 
     def _visit(self, name: str) -> bool:
-        """Mark the module's statements and names; return whether a mark, a statement to run or a
-        changed member is new."""
+        """Mark the statements and names of a module. Return whether anything is new: a mark, a
+        statement to run or a changed member.
+        """
         self._check()
         plan, members = self.plans[name], self._reach.members
         before = dict(plan.marks), set(plan.run), {k: v for k, v in members.items() if k[0] == name}
@@ -231,8 +232,9 @@ class _Planner:
                 yield name, DirtyMark.VALUE if is_item else DirtyMark.INSTANCE
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
-        """Return the mark of a name that a statement binds, because the statement runs, is patched,
-        or calls code that changed; None if the edit does not affect the name."""
+        """Return the mark of a name that a statement binds: the statement runs, or is patched, or
+        calls code that changed. None if the edit does not affect the name.
+        """
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
             source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)
@@ -316,8 +318,9 @@ class _Planner:
     def _mark_of_holder(
         self, edit: ModuleEdit, statement: Statement, name: str
     ) -> DirtyMark | None:
-        """Return the mark of a name whose value refers to functions that behave differently,
-        because calling the value calls them; None if it refers to no such function."""
+        """Return the mark of a name whose value refers to functions that behave differently, so
+        that a call of the value calls them. None if it refers to no such function.
+        """
         spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
         num_hops = [num for mark, num in spread if mark in (DirtyMark.CALLING, DirtyMark.FLOWING)]
         if not num_hops:
@@ -354,7 +357,9 @@ class _Concern:
         self._from_others: frozenset[str] = frozenset()
 
     def _always_concerned(self) -> Iterator[int]:
-        """Yield the statements that must always be looked at, whatever is marked."""
+        """Yield the indexes of the statements that the planner must look at in each round,
+        whichever names are marked.
+        """
         edit = self._edit
         for index, statement in enumerate(edit.new):
             origin = edit.alignment.same.get(index)
@@ -419,8 +424,9 @@ def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
 
 
 def _fills(statement: Statement, name: str) -> bool:
-    """Return whether the statement binds the name, or calls something with it or on it, which may
-    change the object."""
+    """Return whether the statement may change the object ``name``: it binds the name, or calls a
+    method of the object, or passes the object to a call.
+    """
     is_call = isinstance(statement.node, ast.Expr)
     reads = {root_of(dotted) for dotted, _ in statement.names.eager}
     return name in statement.binds or (is_call and name in reads)

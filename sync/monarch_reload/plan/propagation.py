@@ -78,8 +78,9 @@ class Propagation:
                 yield name
 
     def acts_otherwise(self, module: str, dotted: str) -> bool:
-        """Return whether the function that a name refers to was patched or returns other values, or
-        whether the name has another value."""
+        """Return whether a name acts differently after the edit: its function was patched or
+        returns other values, or the name has another value.
+        """
         mark = self.mark_of(*self.graph.resolve(module, dotted)[:2])
         return mark in (DirtyMark.FUNCTION, DirtyMark.FLOWING, DirtyMark.VALUE)
 
@@ -117,14 +118,13 @@ class Propagation:
                     yield f"{name}.{part or '__call__'}", use
 
     def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
-        """Return the definitions in a container, without those of modules that the plan does not
-        include."""
+        """Return the definitions in a container that are in modules of the plan."""
         definitions = self.plans[module].edit.tables[container] if module in self.plans else ()
         return frozenset([held for held in definitions if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
-        """Return whether a member of an instance that the reload keeps behaves differently. If the
-        member is not called, a possible change of its value counts, too.
+        """Return whether a member behaves differently, for an instance that is not made again. If
+        the member is not called, a possible change of its value counts, too.
         """
         mark = self.mark_of(held.module, held.name)
         is_shaped = mark in (DirtyMark.SHAPE, DirtyMark.VALUE) and not is_called
@@ -205,8 +205,9 @@ class Propagation:
         return self.plans[module].edit.types if module in self.plans else {}
 
     def note_members(self, plan: ModulePlan, index: int) -> None:
-        """Record which members of the class ``index`` behave differently, because of edits of the
-        class, its bases or what it uses."""
+        """Record which members of the class ``index`` behave differently. The reason may be an edit
+        of the class, of its bases, or of code that it uses.
+        """
         edit, new = plan.edit, plan.edit.new[index]
         origin = edit.alignment.source_of(index)
         if origin is None or new.name is None:
@@ -282,9 +283,8 @@ class Propagation:
         return self.plans[module].marks.get(root_of(dotted)) is DirtyMark.VALUE
 
     def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> DirtyMark | None:
-        """Return how the edit affects a ``name`` that a module imports from ``source``.
-
-        None: it does not affect the name, or what is imported is a module.
+        """Return the mark of a ``name`` that a module imports from ``source``. None if the edit
+        does not affect the name, or if the name is bound to a module.
         """
         owner, inner = source
         if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":

@@ -64,10 +64,10 @@ def _takes(imports: Collection[str] | None, names: Collection[str]) -> bool:
 
 
 def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
-    """Return the names that the module's imports mention, with the packages above them; None if its
-    source does not parse.
+    """Return the names of the modules that the module's imports mention, and of the packages above
+    them. None if its source does not parse.
 
-    Imports in functions count as well: an import of the module may call them.
+    Imports in functions count as well: the functions may be called during an import of the module.
     """
     try:
         tree = ast.parse(source.text)

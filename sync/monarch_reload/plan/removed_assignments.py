@@ -57,8 +57,8 @@ def removed_by(
 ) -> Iterator[RemovedAssignment]:
     """Yield the assignments to attributes and items that an edit removes.
 
-    ``texts`` are all new sources: an assignment to an attribute that one of them may still assign
-    is not yielded.
+    ``texts`` are all new sources. An assignment is not yielded if one of them may still assign the
+    same attribute.
     """
     namespace = vars(sys.modules[edit.name])
     whole = b"\n".join(texts).decode("utf-8", "replace")
@@ -110,7 +110,9 @@ def _followed(
 def as_if(
     statements: tuple[Statement, ...], places: Collection[tuple[str, str]]
 ) -> tuple[Statement, ...]:
-    """Return a module's statements, changed so that a plan makes the names in `places` again."""
+    """Return a module's statements with a change that makes a plan run those that bind the names in
+    `places`.
+    """
     changed = list(statements)
     for cls, name in places:
         if not cls:
@@ -150,8 +152,9 @@ def _is_named(key: Any, target: ast.expr, text: str) -> bool:
 
 
 def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
-    """Return whether the attribute or item has a value which, as far as can be seen, is the one
-    that the old statement assigned."""
+    """Return whether the attribute or item still has the value that the old statement assigned, as
+    far as that can be seen without running code.
+    """
     value = value_of(target, namespace)
     if not isinstance(old.node, ast.Assign):
         return value is not MISSING

@@ -94,8 +94,8 @@ class Exports:
     ) -> Statements:
         """Return the statements with each star import split into an import for each name.
 
-        A star import inside an ``if``, or of a module that is not reloaded, stays one statement and
-        records the names that it brings.
+        A star import is not split if it is inside an ``if``, or if its module is not reloaded. Such
+        a statement records the names that it brings.
         """
         parts: list[Statement] = []
         for statement in statements:

@@ -70,8 +70,9 @@ class _Text:
                 self._otherwise.update(node.names)
 
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
-        """Return the mentions of a name. ``is_home``: this module defines the name; otherwise only
-        mentions through an import of it count."""
+        """Return the mentions of a name. ``is_home``: this module defines the name. If it is False,
+        only mentions count that refer to an import of the name.
+        """
         mentions: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:

@@ -35,7 +35,9 @@ class Alignment(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def inherited(self) -> frozenset[int]:
-        """The indexes of the old statements that a new statement comes from."""
+        """The indexes of the old statements that continue in the new source: a new statement comes
+        from each.
+        """
         return frozenset(
             old for pairs in (self.same, self.narrow, self.renewed) for old in pairs.values()
         )
@@ -144,9 +146,10 @@ def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
 
 
 def decorators_may_differ(old: Statement, new: Statement) -> bool:
-    """Return whether decorators may behave differently, because they read the signature.
+    """Return whether decorators may act differently after an edit, because they read the signature
+    of the function.
 
-    For statements that differ only in their bodies.
+    Pass only statements that differ in nothing but function bodies.
     """
     if old.text == new.text:
         return False

@@ -52,8 +52,9 @@ class Codes(Mapping[Place, CodeType]):
         self._codes = {place: (moved_code(*moved), 0) for place, moved in self._codes.items()}
 
     def has_closures(self) -> bool:
-        """Return whether one of the code objects is that of an inner function. Objects may refer to
-        its functions although no name does."""
+        """Return whether the code of an inner function is among the code objects. Its functions are
+        bound to no name of the module, but objects may refer to them.
+        """
         return any(
             code.co_flags & inspect.CO_NESTED and name[0] != "<"
             for (name, _), (code, _) in self._codes.items()

@@ -35,8 +35,9 @@ ENCODING_COMMENT = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.
 
 
 class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One version of one file. ``witnessed``: the text was seen when the module was imported, not
-    read from the file afterwards."""
+    """One version of one file. ``witnessed`` is True if its text was recorded during the import of
+    the module. It is False if it was read later from the file, which may have changed since.
+    """
 
     path: str  # as the module's code objects spell it
     text: bytes
@@ -98,7 +99,9 @@ def decoded_lines(source: bytes) -> list[str]:
 
 
 def read_text(path: str) -> bytes:
-    """Return the bytes of a source file; for a binary module, a stamp of its status instead."""
+    """Return the bytes of a source file. For a binary module, return bytes that change if the
+    file's status changes.
+    """
     if path.endswith(".py"):
         return Path(path).read_bytes()
     status = os.stat(path)
@@ -198,8 +201,9 @@ class RunningSources:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Measure the processor time that the import of a module takes in this block, without the
-        imports of reloadable modules inside it."""
+        """Measure the processor time of a module's import, which happens in this block. The imports
+        of other reloadable modules inside it are not counted.
+        """
         outside = getattr(self._inside, "seconds", 0.0)
         self._inside.seconds, started = 0.0, time.thread_time()
         try:
@@ -307,8 +311,9 @@ class ImportHook:
         return None
 
     def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """Return the spec of a namespace package, for a folder that does not exist yet; None if no
-        new file is in such a folder."""
+        """Return the spec of a namespace package whose folder does not exist yet, but will have a
+        new file. None if there is no such folder.
+        """
         files = (*self.pending, *self.arriving)
         folders = [
             base
@@ -329,8 +334,9 @@ class ImportHook:
                 yield os.path.join(os.path.realpath(folder or os.getcwd()), last)
 
     def text_of(self, path: str) -> bytes | None:
-        """Return the content that a new or changed file will have; None if the prepare does not
-        bring the file."""
+        """Return the content that a file will have after the reload; None if the reload does not
+        bring this file.
+        """
         real = os.path.realpath(path)
         if real in self.arriving:
             return Path(self.arriving[real]).read_bytes()

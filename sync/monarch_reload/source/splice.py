@@ -92,8 +92,11 @@ def _of_module(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 def _window(
     old: Sequence[Statement], before: Sequence[str], after: Sequence[str]
 ) -> tuple[int, int, int] | None:
-    """Return (number of unchanged statements above the edit, index of the first unchanged statement
-    below it, lines by which the latter has moved); None if the text cannot be spliced."""
+    """Return where an edit is, as (number of unchanged statements above it, index of the first
+    unchanged statement below it, number of lines by which that statement has moved).
+
+    None if the text cannot be spliced.
+    """
     num_lines = min(len(before), len(after))
     num_above = next((n for n in range(num_lines) if before[n] != after[n]), num_lines)
     most = num_lines - num_above

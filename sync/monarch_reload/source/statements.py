@@ -155,7 +155,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_star(self) -> bool:
-        """Whether this is `from m import *`, or binds a name that such an import brought."""
+        """Whether this is `from m import *`, or a statement that binds names from such an
+        import."""
         return self.is_import and (self.brought is not None or "*" in self.names.binds)
 
     @cached_property
@@ -164,7 +165,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_opaque(self) -> bool:
-        """Whether this may bind names that its source does not show, as `exec` does."""
+        """Whether this statement may bind names that cannot be seen in the source, as `exec` does."""
         return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
 
     @cached_property
@@ -180,7 +181,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_harmless(self) -> bool:
-        """Whether this only defines, imports or assigns, and calls nothing."""
+        """Whether this statement only defines, imports or assigns something, and calls nothing."""
         if self.is_definition or self.is_import or self.is_docstring:
             return True
         if isinstance(self.node, ast.Pass):
@@ -285,8 +286,9 @@ def split(
 ) -> tuple[Statement, ...]:
     """Return the statements of a body.
 
-    ``lines`` are those of the whole file; the nodes may come from an earlier parse, ``moved_by``
-    lines higher. ``is_head``: the nodes begin the body, so the first may be a docstring.
+    ``lines`` are the lines of the whole file. The nodes may come from an earlier parse, in which
+    they were ``moved_by`` lines higher. ``is_head``: the nodes begin the body, so the first may be
+    a docstring.
     """
     statements: list[Statement] = []
     end_before = 0

@@ -50,7 +50,7 @@ class ContainerCopies:
 
     @contextlib.contextmanager
     def in_place(self, namespaces: Namespaces, statement: Statement) -> Iterator[None]:
-        """Put the copies in place of the containers while a statement runs."""
+        """While a statement runs in this block, put the copies in the places of the containers."""
         # Decorators register; they do not look at the entries.
         looks = bool(statement.names.items) or not statement.is_function
         read = {part for name, _ in statement.names.eager for part in name.split(".")}

@@ -245,7 +245,9 @@ def _definition_of(value: Any) -> Hashable:
 
 
 def _is_made_again(value: Any, existing: Any) -> bool:
-    """Return whether two closures were made by the same function from the same values."""
+    """Return whether two closures were made by one function, and have the same values in their
+    closure variables.
+    """
     if type(value) is not FunctionType or type(existing) is not FunctionType:
         return False
     if (value.__module__, value.__qualname__) != (existing.__module__, existing.__qualname__):

@@ -92,7 +92,9 @@ class TrialStage:
         sources: dict[str, ModuleSource],
         ours: Iterable[tuple[str, ModuleType]],
     ) -> None:
-        """Run a plan. Raises ReloadError for an exception of the new code; call `close` then."""
+        """Run a plan. ``sources`` are the new sources of modules. Raises ReloadError for an
+        exception of the new code; call `close` then.
+        """
         self._plan = plan
         involved = {name: p for name, p in plan.modules.items() if p.is_staged}
         for name, module_plan in involved.items():
@@ -223,8 +225,7 @@ class TrialStage:
         )
 
     def _take(self, names: Mapping[str, Origin | None], namespace: dict[str, Any]) -> None:
-        """Import the names that an ``if`` or ``try`` statement imports, without running the rest of
-        the statement."""
+        """Do the imports of an ``if`` or ``try`` statement, without running its other parts."""
         for name, origin in names.items():
             if origin is not None and origin[1] is not None:
                 owner = self._import(origin[0], namespace, None, (origin[1],))
@@ -259,8 +260,9 @@ class TrialStage:
                 withdrawn.put_back()
 
     def _gone(self) -> Iterator[tuple[Any, str]]:
-        """Yield the live definitions that the edit removes from their modules, each with the name
-        of its module."""
+        """Yield (definition, module name) for each live definition that the edit removes from its
+        module.
+        """
         for name, plan in self._plan.modules.items():
             live = vars(sys.modules[name])
             before, after = plan.edit.definitions
@@ -338,8 +340,9 @@ class TrialStage:
         self._plan = EditPlan({})
 
     def close(self, keep_imported: bool) -> None:
-        """End the trial: views show the live modules from now on. Without ``keep_imported``, the
-        modules that staged code imported for the first time are unloaded."""
+        """End the trial. From now on the views show the live modules. Unless ``keep_imported``,
+        modules that were imported for the first time by staged code are unloaded.
+        """
         self._is_open = False
         for name in self.imported:
             module = sys.modules.get(name)

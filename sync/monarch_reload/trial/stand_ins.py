@@ -46,10 +46,10 @@ class StandIns:
         self._live.clear()
 
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
-        """Give ``staged``, which a statement has just defined, the state of the live object.
+        """Give the class ``staged``, which a statement has just defined, the state of ``live``.
 
-        Defaults and class values are shared, not copied: if staged code changes one, the live
-        object changes too.
+        Defaults and class values are shared, not copied: if staged code changes one of them in
+        place, the live class is changed too.
         """
         statement = plan.edit.new[index]
         if type(staged) is FunctionType and type(live) is FunctionType:

@@ -55,7 +55,9 @@ def unpatch(frame: Content, old: bytes, size: int) -> bytes:
 
 
 def compress(content: Content) -> bytes:
-    """Return the content as a zstd frame that can be read without another content."""
+    """Return the content as a zstd frame. `decompress` reads it without any other content, unlike a
+    frame of `patch`.
+    """
     return zstd.compress(content, _BULK_LEVEL)
 
 

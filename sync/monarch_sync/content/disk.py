@@ -102,7 +102,9 @@ class Disk:
             os.close(fd)
 
     def append(self, path: Path, offset: int, content: bytes) -> None:
-        """Write ``content`` at ``offset``, in place of all that the file has from there on."""
+        """Write ``content`` at ``offset``. Everything that the file has from ``offset`` on is
+        removed first.
+        """
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(fd).st_size > offset:  # truncating takes 50 us even if nothing is cut off

@@ -53,8 +53,9 @@ class _Rules(NamedTuple):
     uses_git: bool
 
     def leave_out(self, levels: list[_Level], path: str, name: str, is_dir: bool) -> bool:
-        """Return whether a path is left out. ``levels``: the rules of the folders above it, nearest
-        first."""
+        """Return whether the rules leave out a path. ``levels`` are the rules of the folders above
+        the path, nearest first.
+        """
         if self.never is not None and self.never.verdict(name, path[self.start :], is_dir):
             return True
         for level in levels:
@@ -180,8 +181,11 @@ def judges_alike(
 
 
 def _level(folder: str, names: Container[str] | None = None) -> _Level:
-    """Return the rules in the rule files right in a folder. ``names`` are the names in the folder;
-    if they are given, an unreadable rule file raises ``OSError``."""
+    """Return the rules in the rule files of a folder itself, not of the folders in it.
+
+    ``names`` are the names in the folder, if the caller has listed it; an unreadable rule file then
+    raises ``OSError``.
+    """
     is_there = names is not None
     own = git = None
     if names is None or IGNORE_FILE in names:

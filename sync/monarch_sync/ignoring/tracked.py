@@ -62,8 +62,9 @@ class Tracked:
         return list(paths)
 
     def folders(self, relative: str = "") -> list[str]:
-        """Return the existing folders that are ``relative`` or inside it and in which a tracked
-        path may appear."""
+        """Return the existing folders above tracked paths that belong to the workspace. Only the
+        folder ``relative`` and folders inside it are returned.
+        """
         wanted: dict[str, frozenset[str]] = {}
         parents = {above for path in self.below(relative) for above in folders_above(path)}
         inside = (parent for parent in sorted(parents) if _is_in(parent, relative))

@@ -30,7 +30,9 @@ class Ahead:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the instalments: their content is gone, or a stage uses it now."""
+        """Forget the instalments, because their content is gone, or because a stage has taken them
+        over.
+        """
         #: The generation that the instalments are part of; 0 if there are none.
         self.generation = 0
         #: The entries of the instalments, by path, and the rows that they came in.

@@ -115,8 +115,9 @@ class Committer:
         return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
 
     def settle(self) -> None:
-        """Move the replaced files to the store, after the commit has been answered. If it fails,
-        call it again."""
+        """Move the replaced files to the store. Call it after the commit has been answered; if it
+        raises, call it again.
+        """
         while self._swapped:
             swap = self._swapped.pop()
             if swap.is_stored:

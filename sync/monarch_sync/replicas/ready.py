@@ -54,9 +54,10 @@ def time_after(status: os.stat_result | None) -> int | None:
     """Return the mtime, in whole seconds, for a file that replaces the file with this status. None
     if ``status`` is None or not that of a regular file.
 
-    It is later than the old file's second, because Python uses old bytecode if the source's size
-    and its mtime in whole seconds match. If the old file allows it, it is one second before now, so
-    that a later change by a program gives the file another mtime.
+    The mtime is later than the second of the old file's mtime, because Python uses old bytecode if
+    the source's size and its mtime in whole seconds match. It is not the present second, unless it
+    must be later than the old mtime, so that a later change by a program gives the file another
+    mtime.
     """
     if status is None or not stat.S_ISREG(status.st_mode):
         return None

@@ -316,8 +316,10 @@ class Replica:
         return plan if self._can_move(plan) else diff(old, new, ())
 
     def _can_move(self, plan: SyncPlan) -> bool:
-        """Return whether each folder that the plan moves has exactly the names that the manifest
-        says, is no mount point, and can be renamed."""
+        """Return whether the plan's folder moves are possible. Each folder must have exactly the
+        names that the manifest says, must be no mount point, and must be a folder that can be
+        renamed.
+        """
         if not plan.folders_moved:
             return True
         can_move, manifest = self._folders.can_move, self.manifest

@@ -111,8 +111,11 @@ class Staging:
                 self._disk.make_link(f"{above}/{entry.path.rpartition('/')[2]}", entry.target)
 
     def add(self, blob: Blob, content: Content) -> None:
-        """Take in a blob. Raises `BadMessage` if its content has the wrong digest. A delta whose
-        base is missing is dropped, so that the whole content is asked for."""
+        """Take in a blob. Raises `BadMessage` if its content has the wrong digest.
+
+        A delta is dropped if this host lacks its base; the host then asks the author for the whole
+        content.
+        """
         self.num_bytes += blob.size
         if blob.encoding == "delta":
             self._add_pieces(blob, content)
@@ -268,8 +271,9 @@ class Staging:
         return status.st_mtime_ns
 
     def find_swaps(self, files: Iterable[Entry]) -> None:
-        """Find the files that the commit only has to exchange with their new content. It is called
-        once all content is ready, so that the commit is short."""
+        """Find the files that the commit can write by a mere exchange with their new content. Call
+        it when all content is ready; the commit then takes less time.
+        """
         for entry in files:
             path = entry.path
             source, status, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]

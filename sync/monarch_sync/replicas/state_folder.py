@@ -114,7 +114,8 @@ def _is_ours(folder: Path) -> bool:
 
 
 class FolderLock:
-    """A lock on a state folder, from when it is made until `release` or the end of the process.
+    """A lock on a state folder. It is taken when this object is made, and kept until `release` is
+    called or the process ends.
 
     Raises ``ReplicaBusy`` if another process has it.
     """

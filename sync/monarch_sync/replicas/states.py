@@ -30,8 +30,9 @@ class States:
             self._recent.popitem(last=False)
 
     def find(self, stage: StageRequest) -> Manifest | None:
-        """Return the state that a stage leads to, if it is one of the recent ones; else None. Also
-        None if the stage moves folders, as its state has to be computed then."""
+        """Return the state that a stage leads to, if it is one of the recent states; else None. It
+        is None also for a stage that moves folders, as its state must be computed.
+        """
         return self._recent.get(stage.digest) if not stage.moves else None
 
 

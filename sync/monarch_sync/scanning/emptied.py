@@ -35,8 +35,9 @@ def refuse_emptied(workspace: Workspace, bare: Iterable[Folder], host_manifest: 
 
 
 def _files_of(folder: Folder, workspace: Workspace, manifest: Manifest) -> Iterator[str]:
-    """Yield the files that a manifest has of one folder of the workspace, without those of other
-    folders that land inside it."""
+    """Yield the files of one folder of the workspace that a manifest has. Files of another folder
+    that lands inside this folder are left out.
+    """
     inside = [
         other.remote
         for other in workspace.folders

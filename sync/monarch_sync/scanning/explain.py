@@ -152,7 +152,9 @@ def _lands(remote: str) -> str:
 
 
 def _fault(remote: str, local: Path) -> str:
-    """Return why a scan would report a readable path as a problem; "" if it would not."""
+    """Return why a scan would report this path as a problem although it can be read; "" if it would
+    not.
+    """
     if fault := path_fault(remote):
         return fault
     status = os.lstat(local)

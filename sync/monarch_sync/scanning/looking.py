@@ -116,7 +116,7 @@ class Looking:
 
     def tracked_in(self, folder: Folder, relative: str = "") -> list[str]:
         """Return the paths in a folder that git tracks although rules leave them out, with the
-        folders above them. Some of these folders may not be left out by rules.
+        folders above them. Among these folders may be folders that no rule leaves out.
         """
         tracked = self.tracked.get(folder)
         return tracked.there(relative) if tracked is not None else []

@@ -42,8 +42,9 @@ class Reading(NamedTuple):
     local: str
 
     def is_still(self, status: os.stat_result) -> bool:
-        """Return whether a file with this status certainly has the same content as when it was
-        read."""
+        """Return whether the file certainly still has the content that was read. ``status`` is its
+        present status.
+        """
         size, mtime_ns, ctime_ns, _, read_ns, _ = self
         return (
             mtime_ns == status.st_mtime_ns

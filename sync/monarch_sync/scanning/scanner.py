@@ -36,8 +36,11 @@ class Scan(NamedTuple):
         return not any(problem.is_unreadable for problem in self.problems)
 
     def over(self, base: Manifest) -> Scan:
-        """Return this scan with the entries of ``base``, a host's manifest, at paths that could not
-        be read. Without them, a push would delete these paths on the host."""
+        """Return this scan with the entries of ``base`` at paths that could not be read. ``base``
+        is a host's manifest.
+
+        Without these entries, a push would delete the paths on the host.
+        """
         return self if self.is_whole else Scan(*filled(self.manifest, self.problems, base))
 
 

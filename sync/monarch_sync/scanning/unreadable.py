@@ -53,7 +53,9 @@ def filled(
 
 
 def listing_fault(error: OSError) -> str:
-    """Return why a folder's content is not known, when `walk` met this error."""
+    """Return a text that says why the content of a folder is not known. ``error`` is what `walk`
+    got for the folder.
+    """
     name, why = os.path.basename(error.filename or ""), error.strerror or error
     return f"its {name} cannot be read: {why}" if name in _RULES else f"cannot be listed: {why}"
 

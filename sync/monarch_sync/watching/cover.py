@@ -117,8 +117,9 @@ class Cover:
         return judges_alike(self._folder.local, self._patterns, old, new, uses_git=uses_git)
 
     def _cover(self, below: str) -> None:
-        """Watch the folder ``below`` and the folders inside it. List them again until a listing
-        finds no new one."""
+        """Watch the folder ``below`` and the folders inside it. They are listed again and again
+        until a listing finds no new folder.
+        """
         while True:
             began_ns = time.time_ns() - _TICK_NS
             youngest_ns, is_new = 0, False

@@ -83,11 +83,10 @@ class LiveWatch:
             return False
 
     def is_sound(self) -> bool:
-        """Watch new folders; return whether looking at the touched paths is enough to see all
-        changes.
+        """Watch new folders; return whether all changes are seen by looking at the touched paths.
 
-        It is not enough if events were lost, rules have changed, a folder was replaced, or a folder
-        can be opened that could not be before.
+        That is not so if events were lost, if rules have changed, if a folder was replaced, or if a
+        folder can be opened now that could not be opened before.
         """
         folders = self.folders
         try:

@@ -117,7 +117,7 @@ class OuterRules:
         )
 
     def _read_index(self) -> frozenset[str] | None:
-        """Return the paths that git tracks; None if they are not known."""
+        """Return the paths that git tracks; None if it cannot be found out which these are."""
         try:
             return tracked_paths(self._git_dir) if self._git_dir else frozenset()
         except OSError:

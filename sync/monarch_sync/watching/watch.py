@@ -266,7 +266,9 @@ class Watcher:
         return burst if len(burst) >= _MOST_COUNTED else burst | touched
 
     def _told(self) -> Iterator[set[Path]]:
-        """Yield the paths that the system's notifications report; poll if these fail."""
+        """Yield the paths that the system reports as changed. If the system cannot report changes,
+        poll instead.
+        """
         # Few systems need it, and it takes a while to load.
         from monarch_sync.watching.system_watch import SystemWatch
 
@@ -280,8 +282,9 @@ class Watcher:
                 yield from self._looks()
 
     def _looks(self) -> Iterator[set[Path]]:
-        """Yield an empty set, for a look at everything, again and again. The pause between two is
-        longer if the caller's look takes longer."""
+        """Yield empty sets again and again; each asks the caller to look at everything. If the
+        caller's look takes long, the pause before the next set is longer.
+        """
         pause = self._poll_seconds
         while not self._is_closed.wait(pause) and self._are_all_there():
             self._git.wait()

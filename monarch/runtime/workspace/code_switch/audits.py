@@ -70,7 +70,8 @@ class Audits:
     def of(self, generation: int) -> Promise[AuditOutcome]:
         """Return the promise of the audit after the switch to a generation.
 
-        The promise is set to an empty outcome when too many later generations have audits.
+        Only the last few audits are remembered. The promise of an older audit is set to an empty
+        outcome.
         """
         with self._lock:
             promise = self._audits.setdefault(generation, Promise())

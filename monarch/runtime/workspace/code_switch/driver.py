@@ -324,8 +324,8 @@ class CodeSwitch:
     def _on_order(self, envelope: Envelope[Order]) -> None:
         """Take an order of our owner, or of an author elsewhere.
 
-        An order to raise a fence is carried out on the thread that receives it. So the fence is
-        raised before any later message of that sender is handled.
+        An order to raise a fence is carried out at once, on the thread that receives messages. So
+        the fence is raised before any later message of the sender is handled.
         """
         order = envelope.message
         asker = "" if order.sender == self.uid else order.sender

@@ -51,16 +51,18 @@ class Fencing:
             self._number = self._agent.fences.raise_for(sender, reached, exempt)
 
     def keep(self, procs: Iterable[Uid]) -> None:
-        """Keep messages that are sent to these procs for the new procs that will replace them."""
+        """Hold back messages to these procs from now on. They are for the new procs that will
+        replace these procs.
+        """
         for uid in procs:
             self._agent.kept_spawns.hold(uid)
             self._kept.add(uid)
 
     def release(self, procs: Iterable[Uid] | None = None) -> None:
-        """Send the messages to these procs that were kept back, because the procs are not replaced
-        after all.
+        """Send the messages that were held back for the replacements of these procs to the procs
+        themselves, because they are not replaced after all.
 
-        ``None``: the messages to all procs.
+        ``None``: the messages for all procs.
         """
         for uid in self._kept if procs is None else self._kept.intersection(procs):
             self._agent.kept_spawns.release(uid)
@@ -86,8 +88,8 @@ class Fencing:
         self._let_spawn()
 
     def forget_kept(self) -> None:
-        """Forget which procs are replaced, as the switch is done. The messages kept for the new
-        procs stay.
+        """Forget which procs are replaced, as the switch is done. Messages that are held back for
+        the new procs are not dropped.
         """
         self._kept = set()
 

@@ -37,7 +37,8 @@ class HostWait:
     ) -> str:
         """Wait for ``answer``; return "" when it has arrived, else why the push stopped waiting.
 
-        The answer may still be an error. ``num_bytes`` and ``num_files`` lengthen the time to wait.
+        The answer may be an error, which is not looked at here. ``num_bytes`` and ``num_files``
+        lengthen the time to wait.
         """
         silence = settings().host_answer_seconds
         if answer.wait(silence):
@@ -131,8 +132,8 @@ class HostFiles:
     def show(self) -> Vote:
         """Have the hosts show the staged files, and show the files here; return the vote.
 
-        It is ``NO`` if the files here cannot be shown, or if a host fails that may not be left
-        behind.
+        The vote is ``NO`` if the files here cannot be shown. It is ``NO`` also if a host fails,
+        unless the push may leave hosts behind.
         """
         self.has_shown = True
         number = self._plan.generation

@@ -107,9 +107,9 @@ class Leading:
             progress().step = name
 
     def _go_on(self, effect: Effect) -> Effect | None:
-        """Return the next step after an exception; None if the switch is over.
+        """Return what to do next after an exception; None if the switch is over.
 
-        If the switch is decided, it goes on. Otherwise all processes revert.
+        If the switch is decided, it is carried on. Otherwise all processes revert.
         """
         if not self._machine.is_decided:
             return self._machine.interrupted()

@@ -61,9 +61,12 @@ class Desk:
 
 
 class OpenOrder:
-    """An order that waits for its answer. ``reply`` is called with the answer, ``outcome`` is the
-    result so far. Work that takes time is done at ``desk``, if there is one, else on a thread of
-    its own."""
+    """An order that waits for its answer. ``reply`` is called with the answer; ``outcome`` is the
+    result so far.
+
+    Work that takes time is done at ``desk``. If there is no desk, it is done on a thread of its
+    own.
+    """
 
     def __init__(self, reply: Callable[[ReloadOutcome], None], desk: Desk | None = None) -> None:
         self.outcome = ReloadOutcome()
@@ -130,6 +133,8 @@ def in_background(work: Callable[[], None]) -> None:
 
 
 def _by_rank(name: str) -> tuple[int, str]:
-    """Return a key that sorts answers by rank; our own, which has no rank, comes first."""
+    """Return a key that sorts answers by rank. The answer of this process, which has no rank, comes
+    first.
+    """
     last = name.rpartition(" ")[2]
     return (int(last), name) if last.isdecimal() else (-1, name)

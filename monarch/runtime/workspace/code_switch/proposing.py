@@ -48,10 +48,8 @@ class Owner(Protocol):
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        """Return a promise of the outcome of the audit, which looks for old code that runs after
-        the switch.
-
-        Does not wait for it.
+        """Return a promise of the outcome of the audit after the switch to ``generation``. The
+        audit searches for old code that still runs. This method does not wait for it.
         """
         ...
 
@@ -79,8 +77,8 @@ class Purpose(FilesHere):
         return Vote.YES
 
     def undo_unowned(self) -> None:
-        """Have hosts on which nothing runs drop the new files, or restore the files from before the
-        push.
+        """Have hosts on which nothing runs go back to the files from before the push. If they have
+        not shown the new files yet, they only drop them.
         """
 
     def lost(self, owner: Uid) -> None:

@@ -90,7 +90,9 @@ def build(
 
 
 def _options(alike: Sequence[HostPython]) -> list[str]:
-    """Return options for pip to find wheels for these hosts, which have one kind of Python."""
+    """Return options with which pip finds wheels for ``alike``, hosts that have the same kind of
+    Python.
+    """
     host = alike[0]
     if host.tag == python_tag():
         return []

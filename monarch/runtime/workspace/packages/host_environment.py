@@ -82,10 +82,12 @@ class HostEnvironment:
         self._index = _read_index(self._folder)
 
     def stage(self, files: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-        """Prepare the environment of a staged state; ``files`` are as in ``Staged``.
+        """Prepare the environment of a staged state; ``files`` are the files that the state
+        changes, as in ``Staged``.
 
-        Returns each file that will change, as (its path below the state folder, the path of its new
-        content, which is "" for a file that will be deleted). Raises ``UnfitEnvironment``.
+        Returns each file of the environment that will change, as (its path below the state folder,
+        the path of its new content). The second path is "" for a file that will be deleted. Raises
+        ``UnfitEnvironment``.
         """
         below = f"{FOLDER}/"
         landings = {from_wire(path): from_wire(landing) for path, landing in files}
@@ -188,8 +190,9 @@ def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
 def _put(
     digest: str, wheels: list[Wheel], find: Callable[[str], str], target: str, max_cache_bytes: int
 ) -> None:
-    """Make the folder ``target`` with all these wheels unpacked, unless another agent of this cache
-    has made it."""
+    """Make the folder ``target``, and unpack all ``wheels`` into it. Nothing is done if another
+    agent that uses the same cache has made the folder.
+    """
     cache = cache_folder() / "unpacked"
     cache.mkdir(parents=True, exist_ok=True)
     while True:

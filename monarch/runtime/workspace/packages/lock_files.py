@@ -93,7 +93,9 @@ def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[_Locked]
 
 
 def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
-    """Yield the packages that a `uv.lock` pins, except those with several versions."""
+    """Yield the packages that a `uv.lock` pins. A package for which it has several versions is left
+    out.
+    """
     by_name: dict[str, set[_Locked]] = {}
     for package in lock.get("package", ()):
         pinned = _settled(package, folder)
@@ -105,7 +107,9 @@ def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
 
 
 def _settled(package: dict[str, Any], folder: Path) -> _Locked | None:
-    """Return one package of a `uv.lock`; None for the project that the lock file belongs to."""
+    """Return one package of a `uv.lock`. None for the project that the lock file belongs to, and
+    for a package without a version.
+    """
     name, source = package["name"], package.get("source", {})
     inner = source.get("subdirectory", "")
     source_folder = None

@@ -60,7 +60,8 @@ class Author:
         return self._memory.host_names.get(host.uid, host.uid)
 
     def has(self, digest: str) -> bool:
-        """Return whether this state is the last that we have pushed."""
+        """Return whether the state with this digest is the state that this author has pushed
+        last."""
         last = self._memory.last
         return last is not None and last.digest.hex() == digest
 
@@ -154,7 +155,9 @@ class Author:
             self._lock.release()
 
     def close(self) -> None:
-        """Release the watches for good, unless a push is in progress that does not finish soon."""
+        """Release the watches for good. If a push is in progress and does not finish soon, they are
+        not released.
+        """
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             self.watcher.close()
             self._lock.release()

@@ -23,7 +23,9 @@ from monarch_sync.tree.manifest import Manifest
 
 
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
-    """Return the hosts that write files of their own, the one with the latest generation first."""
+    """Return the hosts that write their folder themselves; the host with the latest generation
+    comes first.
+    """
     views, sharing = memory.views, memory.sharing
     own_folder = sharing.here()
     writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, own_folder)]
@@ -33,9 +35,9 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
-    """Yield the states of these hosts, each distinct state once.
+    """Yield the states of these hosts. If several hosts have the same state, it is yielded once.
 
-    Hosts that have none, or that do not answer, are left out.
+    Hosts that have no state, or that do not answer, are left out.
     """
     digests = set()
     for host in writing_hosts(memory, addresses):

@@ -211,7 +211,8 @@ class HostsInPush:
             raise again
 
     def hear_all(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Ask hosts that had nothing to stage, and so gave no answer, which client they belong to.
+        """Ask hosts which client they belong to. These are hosts that had nothing to stage, and so
+        have not answered in this push.
 
         Raises ``Stale`` if such a host has another state than ``manifest``, because another author
         has pushed.
@@ -282,7 +283,9 @@ class HostsInPush:
     def have_shown(
         self, hosts: Sequence[HostInPush], manifest: Manifest, files: HostFiles | Switched
     ) -> None:
-        """Note which hosts show what they had staged, and which could not."""
+        """Record which hosts show the files that they had staged, and which hosts could not show
+        them.
+        """
         memory, failed = self._memory, files.failed
         for host in hosts:
             uid, reply = host.uid, files.replies.get(host.uid)

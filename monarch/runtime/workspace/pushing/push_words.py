@@ -87,7 +87,9 @@ class PushWords:
             done.set(None)
 
     def of_host(self, host: HostInPush, local_replicas: LocalReplicas) -> HostReport:
-        """Return the report on a host; on the author's own host, with the replicas there."""
+        """Return the report on a host. If it is the author's own host, the changes in the replicas
+        there are added.
+        """
         push = host.push
         if push is None:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names

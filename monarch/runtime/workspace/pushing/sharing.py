@@ -59,8 +59,8 @@ class Sharing:
         return folder_id(folders[0].local) if is_one else ""
 
     def writer_for(self, uid: Uid, own_folder: str) -> Uid:
-        """Return which host or author writes the folder of a host: another host, ``HERE``, or the
-        host itself ("").
+        """Return who writes the folder of the host ``uid``: another host (its uid), the author
+        (``HERE``), or the host itself ("").
         """
         folder = self._ids.get(uid, "")
         if not folder:
@@ -78,8 +78,8 @@ class Sharing:
         return ""
 
     def changes(self, manifest: Manifest, last: Manifest | None, hosts: Iterable[Uid]) -> bytes:
-        """Return what has changed for ``hosts``, in the form of ``Share``; everything, if a host
-        has not seen the ``last`` state.
+        """Return what has changed for ``hosts`` since the state ``last``, encoded as ``Share``
+        needs it. If a host has not seen that state, everything counts as changed.
         """
         has_last = last is not None and all(
             self.verified.get(uid) == last.digest.hex() for uid in hosts
@@ -97,11 +97,11 @@ class Sharing:
     def share(
         self, node: Node, host: ProcAddress, generation: int, digest: str, changes: bytes
     ) -> Promise[Response[FilesNow]]:
-        """Ask a host, into whose folder another host writes, whether the folder has this state now.
+        """Ask a host whether its folder, into which another host writes, has this state now.
 
         ``changes`` are paths and digests of the changed files, as the method ``changes`` returns
-        them. The answer is the state of the host's files, and an error if it is not the expected
-        one.
+        them. The answer says which state the host's files have. It has an error if this is another
+        state.
         """
         folders = tuple(folder.remote for folder in self._workspace.folders)
         return node.ask(host, Share(generation, digest, folders), changes)

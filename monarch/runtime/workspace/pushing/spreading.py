@@ -87,8 +87,8 @@ class Spread:
         return self._node.ask(host, self._order, self._data, self._blobs)
 
     def behind(self, number: int) -> list[int]:
-        """Return the indexes of the hosts that get the message through the host at index
-        ``number``.
+        """Return the indexes of the hosts to which the host at index ``number`` forwards the
+        message, directly or through others.
         """
         start, stop = 0, len(self._hosts)
         degree = self._first
