@@ -69,7 +69,10 @@ class Allocation(Protocol):
         """
 
     def repair(self, *, is_loss_known: bool = True) -> None:
-        """Restart hosts that have ended, while the run holds."""
+        """Restart hosts that have ended, while the run holds.
+
+        ``is_loss_known``: something on the hosts was lost.
+        """
 
     def why_gone(self) -> str:
         """Return why the allocation with which the run began has ended or was replaced; else ""."""

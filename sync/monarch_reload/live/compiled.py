@@ -264,7 +264,7 @@ def _is_invalid(entry: Any) -> bool:
 
 def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> None:
     """Drop the ``stale`` graphs of a function; ``entries`` are all of its graphs. All are dropped
-    if torch cannot drop single graphs, if no other is left, or if too many dropped graphs have
+    at once if all are stale, if torch cannot drop single graphs, or if too many dropped graphs have
     gathered.
     """
     guards = sys.modules.get("torch._dynamo.guards")

@@ -165,7 +165,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_opaque(self) -> bool:
-        """Whether this statement may bind names that cannot be seen in the source, as `exec` does."""
+        """Whether this statement may bind names that cannot be seen in the source, as `exec`
+        does."""
         return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
 
     @cached_property

@@ -38,8 +38,8 @@ def personal_rule_file(repository: str | None) -> str:
 
 
 def excludes_file(config: str) -> str | None:
-    """Return the path of the user's rule file that a configuration file, or a file that it
-    includes, names; None if none does."""
+    """Return the path of the user's rule file, if ``config`` or a file that it includes has the
+    setting ``core.excludesFile``; else None."""
     *_, (_, path) = _read(config)
     return path
 

@@ -67,7 +67,7 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
         return decode_pairs(self.moves or self.folder_moves)
 
     def apply(self, old: Manifest) -> Manifest:
-        """Return the state that the commit leads to from ``old``."""
+        """Return the state that the commit makes of the state ``old``."""
         changed = map(Entry.from_row, self.changed)
         return old.replace(changed, decode_paths(self.removed), decode_pairs(self.moves))
 

@@ -120,7 +120,8 @@ def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None,
 
 
 def paths_of(root: TreeNode, digests: Iterable[bytes]) -> dict[bytes, str]:
-    """Return, for each of these contents that the tree has, the path of one file with the content."""
+    """Return, for each of these contents that the tree has, the path of one file with the
+    content."""
     wanted = set(digests)
     paths: dict[bytes, str] = {}
     if not wanted:
