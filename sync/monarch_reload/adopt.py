@@ -335,8 +335,8 @@ class Adoption:
 
     def forget_twins(self) -> None:
         """Remove staged classes from the subclass lists of their bases, and mark staged functions
-        as wrappers of their live functions. Otherwise audits would count them as further
-        definitions.
+        as wrappers of their live functions, so that no staged object is taken for a further
+        definition.
         """
         for staged, live in self.functions.twins.values():
             if is_a(staged, type) and staged is not live:

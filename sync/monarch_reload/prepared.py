@@ -216,8 +216,11 @@ class Prepared:
                 self._file_moves.apply(reshaped(sys.modules[name], source.path))
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
-        """Remove from the plan the statements that cannot run again in this process, and add texts
-        about them to the report.
+        """Remove from the plan the statements that cannot run again in this process, and note the
+        reasons.
+
+        ``all_removed`` are (module, assignment) for removed assignments whose effect the plan
+        cannot undo. It is undone by a deletion if that is possible, and noted otherwise.
         """
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))

@@ -94,10 +94,11 @@ class RunCode:
         return text
 
     def move_to(self, generation: int) -> RunCodeChange | None:
-        """Take ``generation`` as the generation that the run uses, and return its change.
+        """Take ``generation`` as the generation that the run uses, and return its change; ``None``
+        if it changes nothing.
 
-        Returns ``None`` if it changes nothing. It is also ``None`` if no host knows the change,
-        which is then a part of the next change.
+        If no host knows the change, the run's generation stays as it was, and the result is
+        ``None`` too. The next change then includes this one.
         """
         try:
             held = self.past.changes(self.generation, generation)

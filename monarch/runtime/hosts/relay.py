@@ -47,7 +47,7 @@ _GATHER_BYTES = 2**20
 
 @dataclass
 class _KnownTree:
-    """The part of a sender's tree that begins at this host. ``number`` is the number of the last
+    """The part of a sender's tree that begins at this host. ``last`` is the number of the last
     message that came along it.
     """
 

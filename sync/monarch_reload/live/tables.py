@@ -66,7 +66,8 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
     """Yield the definitions to which a value refers. The value is a container, a registry, a
-    dispatcher or a `partial`; for any other value nothing is yielded.
+    `partial`, or a class or an instance with containers in its attributes. For any other value
+    nothing is yielded.
     """
     kind = type(value)
     if kind is FunctionType:

@@ -127,8 +127,8 @@ def _has_hash(key: Any) -> bool:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """Return the value of an expression that is a name, a constant, or a chain of plain attributes
-    and constant items. MISSING for any other expression.
+    """Return the value of an expression that is a name, a constant, or a chain of attributes and
+    items. MISSING for any other expression, and if a part of it does not exist.
     """
     if isinstance(node, ast.Constant):
         return node.value

@@ -113,8 +113,8 @@ class Staging:
     def add(self, blob: Blob, content: Content) -> None:
         """Take in a blob. Raises `BadMessage` if its content has the wrong digest.
 
-        A delta is dropped if this host lacks its base; the host then asks the author for the whole
-        content.
+        A delta or patch is dropped if this host lacks its base; the host then asks the author for
+        the whole content.
         """
         self.num_bytes += blob.size
         if blob.encoding == "delta":
