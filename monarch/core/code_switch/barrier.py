@@ -93,7 +93,7 @@ class SwitchBarrier:
         return Do(number, Work.RAISE_FENCE)
 
     def close_gate(self, next_number: Callable[[], int]) -> list[Effect]:
-        """Forbid further spawns, once."""
+        """Forbid further spawns. Later calls do nothing."""
         if self.gate:
             return []
         self.gate = next_number()

@@ -435,7 +435,7 @@ class Notes(Copies):
 
     def _note_gradients(self, tensors: list[Any]) -> list[Any]:
         """Record which of the ``tensors`` have a gradient, to restore that. Return the gradients
-        that were recorded, whose values must not change.
+        whose values must not change.
         """
         leaves = [tensor for tensor in tensors if tensor.is_leaf]
         flags = [tensor.requires_grad for tensor in leaves]

@@ -142,7 +142,7 @@ def text_plot(line: Series, width: int, *, is_log: bool = False) -> list[str]:
 
 def ticks(low: float, high: float, about: int) -> list[float]:
     """Return at least two round numbers for an axis. The first is at most ``low``, the last at
-    least ``high``. They are ``about`` so many.
+    least ``high``. ``about`` is roughly how many there are.
     """
     largest = max(abs(low), abs(high))
     if high - low <= max(_FINEST * largest, _LEAST):

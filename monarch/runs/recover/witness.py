@@ -270,8 +270,8 @@ def _read(path: str) -> str:
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
-    """Ask all ranks for their stacks. For a rank that does not answer within ``seconds``, the stack
-    has no text; it has the GIL, or is stopped.
+    """Ask all ranks for their stacks. The stack of a rank that does not answer within ``seconds``
+    has no text; such a rank keeps the GIL, or is stopped.
     """
     flat = witnesses.flatten("rank")
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]

@@ -118,7 +118,7 @@ class _Taken(ast.NodeTransformer):
 
     def _any_or_all(self, nodes: Iterable[ast.expr], is_or: bool) -> bool:
         """Return the value of an ``or`` or ``and`` whose operands are ``nodes``. A known operand
-        may decide it; if none does, ValueError is raised for an unknown operand.
+        may decide it; if none does, the error of an unknown operand is raised.
         """
         unknown: Exception | None = None
         for node in nodes:

@@ -37,7 +37,9 @@ class States:
 
 
 def manifest_of(stage: StageRequest, present: Manifest) -> Manifest:
-    """Return the state that a stage leads to from the present one. Raises ``BadManifest``."""
+    """Return the state that a stage makes of the replica's ``present`` state. Raises
+    ``BadManifest``.
+    """
     if not stage.base:
         manifest = Manifest.from_rows(stage.changed, stage.digest_name)
     else:
