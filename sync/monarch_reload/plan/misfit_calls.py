@@ -86,7 +86,7 @@ class Definitions:
 
     @cached_property
     def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
-        """The classes with a base, by the last part of the base's name."""
+        """The classes that have a base class, by the last part of the base class's name."""
         subclasses: dict[str, list[ast.ClassDef]] = {}
         for node in self._walked():
             if isinstance(node, ast.ClassDef):

@@ -91,9 +91,7 @@ class SideEffects:
 
     @cached_property
     def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
-        """The registries that had an entry with an object before staged code ran, by the object's
-        id.
-        """
+        """For each object, by its id: the registries that had it before staged code ran."""
         by_part = defaultdict(list)
         for snapshot in self._snapshots:
             for part in snapshot.parts():

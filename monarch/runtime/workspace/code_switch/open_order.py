@@ -13,7 +13,7 @@ from monarch.wire.message import BusyActor
 
 
 class Desk:
-    """The desk at which the thread that waits for an answer does the order's work."""
+    """A queue of the work of an order. The thread that waits for the order's answer does it."""
 
     def __init__(self) -> None:
         self._items: deque[Callable[[], None] | ReloadOutcome] = deque()
