@@ -143,9 +143,7 @@ class Record:
 
     @property
     def can_save(self) -> bool:
-        """Whether there is a state to save. There is none while the run holds because ranks are
-        lost.
-        """
+        """Whether there is a state to save. After a loss of ranks, a run that holds has none."""
         return self.edits.held_since is None or self.edits.in_place
 
     @property
