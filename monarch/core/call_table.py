@@ -35,8 +35,8 @@ class Sink(Protocol):
 class CallTable:
     """The open ports of a process. Safe to use from any thread.
 
-    Port numbers depend on the ``life`` of the process. So an answer to a call from before a restart
-    finds no port, and is dropped.
+    Port numbers begin at a number that depends on ``life``, which is another after each restart of
+    the process. So an answer to a call from before a restart finds no port, and is dropped.
     """
 
     def __init__(self, life: int = 0) -> None:
@@ -87,11 +87,11 @@ class CallTable:
         return next(self._numbers)
 
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
-        """Tell all sinks that the process ``uid`` has died; close the ports whose sinks need no
-        more.
+        """Tell all sinks that the process ``uid`` has died; close each port whose sink needs no
+        further answers.
 
-        With ``before``, tell only sinks of ports with lower numbers: later ports wait for another
-        process of that uid.
+        With ``before``, tell only the sinks of ports with lower numbers: ports opened later wait
+        for a new process with that uid.
         """
         # A copy, since other threads open and close ports meanwhile.
         sinks = list(self._sinks.copy().items())
@@ -105,8 +105,8 @@ class CallTable:
 class Collector(Generic[T]):
     """The answers of a ``call``: one from each target, in the order of the ranks.
 
-    ``receive`` and ``down`` return true once, when the outcome is known; then ``answers`` is
-    complete, or ``failure`` says which death ended the wait.
+    ``receive`` and ``down`` return true once: when the last answer has come, or a death has ended
+    the wait. ``failure`` says which death it was; it is None if ``answers`` is complete.
     """
 
     def __init__(self, targets: Sequence[str]) -> None:

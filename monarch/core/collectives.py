@@ -19,8 +19,8 @@ _UNEVEN = ("gather", "scatter", "alltoall", "all_to_all", "allgather_v", "barrie
 
 
 class Collective(NamedTuple):
-    """A collective that a rank has begun; ``sizes`` are the shapes of its inputs, ``place`` is the
-    user's line.
+    """A collective that a rank has begun. ``sizes`` are the shapes of its inputs, ``place`` is the
+    line of the user's code that called it.
     """
 
     group: str
@@ -46,7 +46,8 @@ class CollectiveMismatch:
     """The first collective of a group in which its ranks differ.
 
     ``by_kind`` has the ranks that have begun this collective, by the operation that they called.
-    ``missing`` has the ranks that have not reached it, each with its last known collective.
+    ``missing`` has the ranks that have not begun it, each with the last collective that is known of
+    it, or None.
     """
 
     group: str
@@ -72,8 +73,8 @@ class CollectiveMismatch:
 
 
 def mismatches(records: Mapping[int, Sequence[Collective]]) -> list[CollectiveMismatch]:
-    """Return the mismatches between the collectives that ranks remember: at most one for each
-    group.
+    """Return the mismatches among the collectives of ``records``, which has the latest collectives
+    of each rank. For each group, at most one is returned.
 
     Collectives that are under way and match are no mismatch: they may end.
     """

@@ -58,12 +58,16 @@ class DroppedMeshes:
         self._meshes.pop(mesh, None)
 
     def due(self, now: float) -> list[str]:
-        """Return all dropped meshes if it is time to look at one of them, else an empty list."""
+        """Return all dropped meshes if it is time to look at one of them; an empty list if it is
+        not.
+        """
         is_due = any(mesh.due <= now for mesh in self._meshes.values())
         return list(self._meshes) if is_due else []
 
     def unclear(self, now: float) -> None:
-        """Note that a look did not see everything: it is repeated later, and decides nothing."""
+        """Note that a look did not see everything. It decides nothing about the meshes that were
+        due, and they are looked at again later.
+        """
         for mesh in self._meshes.values():
             if mesh.due <= now:
                 mesh.due = now + self._wait
@@ -77,8 +81,8 @@ class DroppedMeshes:
                 dropped.due = now + dropped.wait
 
     def look_again(self, now: float) -> None:
-        """Note that garbage was collected: look soon at meshes that were in use, which may be
-        unused now.
+        """Note that garbage was collected, so that a mesh that was in use may be unused now: look
+        at such meshes at once.
         """
         for dropped in self._meshes.values():
             if dropped.wait > self._seconds:
@@ -87,10 +91,11 @@ class DroppedMeshes:
     def ends(
         self, unused: Mapping[str, Hashable], holds: Mapping[str, Collection[str]], now: float
     ) -> list[str]:
-        """Record the meshes that a look has found unused, each with what has run in it so far.
+        """Handle the meshes that a look has found unused, and return the meshes that must end now.
 
-        Returns the meshes that must end now. ``holds`` has for each mesh the meshes that it refers
-        to.
+        ``unused`` has for each of them a value that changes whenever something runs in it.
+        ``holds`` has for each mesh the meshes that it refers to; a mesh does not end while a mesh
+        that stays refers to it.
         """
         ready = [mesh for mesh, done in unused.items() if self._is_ready(mesh, done, now)]
         waiting = [mesh for mesh in unused if mesh not in ready]
@@ -101,10 +106,10 @@ class DroppedMeshes:
         return ends
 
     def _is_ready(self, mesh: str, done: Hashable, now: float) -> bool:
-        """Return whether a mesh may end, because an earlier look has found it unused too.
+        """Return whether a mesh may end: an earlier look found it unused too, that look was long
+        enough ago, and nothing has run in the mesh since.
 
-        Nothing may have run in it between the two looks (``done`` is unchanged), which must be far
-        enough apart.
+        ``done`` is a value that changes whenever something runs in the mesh.
         """
         dropped = self._meshes.get(mesh)
         if dropped is None:

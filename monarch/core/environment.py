@@ -92,8 +92,8 @@ _WIDEST_VALUE = 48
 
 
 def lines_of(rows: Iterable[EnvRow], notes: Mapping[str, str] | None = None) -> list[str]:
-    """Return lines such as ``NCCL_SOCKET_IFNAME   eth0   ranks 0-6``, with a mark at the ranks that
-    differ.
+    """Return lines of text, one for each value of a variable, such as ``NCCL_SOCKET_IFNAME eth0
+    ranks 0-6``. A value that only few of the ranks have is marked as the odd one out.
     """
     shown = list(rows)
     name_width = min(_WIDEST_NAME, max([len(row.name) for row in shown], default=0))

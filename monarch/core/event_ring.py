@@ -56,14 +56,16 @@ class EventRing:
         return len(self._calls) + len(self._lives)
 
     def note(self, kind: str, *values: Any) -> None:
-        """Add a row about the life of an actor, a proc or the code, with the present time."""
+        """Add a row with the present time about an event in the life of an actor or a proc, or
+        about a change of the code.
+        """
         self._lives.append((kind, self.clock(), *values))
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows: first those about lives of actors and procs, then those of calls and
-        spans.
+        """Return the rows. First come the rows about the lives of actors and procs, then the rows
+        about calls and spans.
 
-        Each part begins with its oldest row.
+        Each of the two parts begins with its oldest row.
         """
         return [*self._lives.copy(), *self._calls.copy()]
 
@@ -113,8 +115,9 @@ class CallsInHand:
             self._clock, self._add = ring.clock, ring.add
 
     def begins(self, key: int, method: str, sender: str, port: int, arrived: int) -> None:
-        """Note that a call begins. ``key`` distinguishes it from others that run at the same
-        time."""
+        """Note that a call begins. ``key`` distinguishes the call from other calls that run at the
+        same time.
+        """
         if self._ring is not None:
             now = self._clock()
             # A plain one: to make a named one takes as long as all the rest.

@@ -73,7 +73,9 @@ class Branch(NamedTuple):
 
 
 def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> list[Branch]:
-    """Return the branches of a range of hosts; the first host of each is alive."""
+    """Divide a range of hosts into branches, and return them. The first host of each branch is not
+    among the ``dead``.
+    """
     parts: list[Branch] = []
     size, rest = divmod(stop - start, degree)
     while start < stop:
@@ -113,7 +115,7 @@ def depth(num_hosts: int, degree: int) -> int:
 
 
 class Members:
-    """The positions in a mesh of the members that a message is for, one for each rank."""
+    """Positions of members in a mesh: the first is that of rank 0 of the receivers, and so on."""
 
     __slots__ = ("parts", "size")
 
@@ -123,8 +125,9 @@ class Members:
 
     @classmethod
     def of(cls, places: Sequence[int], sizes: Sequence[int] = ()) -> Members:
-        """Return the members at ``places``, by rank; compact if they are evenly spaced in the shape
-        ``sizes``."""
+        """Return the members at ``places``, in the order of their ranks. If the positions are
+        evenly spaced in the shape ``sizes``, they take little memory.
+        """
         even = _even(places, sizes)
         return cls([even] if even is not None else Slice.from_list(places))
 
@@ -169,9 +172,9 @@ class Members:
 
 
 class TreePlace:
-    """The position in a tree of the members of an actor mesh or slice.
+    """The positions, in a ``tree``, of the ``members`` of an actor mesh or a slice of it.
 
-    ``whole`` has the positions of the whole actor mesh, for messages to all of its members.
+    ``whole`` has the positions of the whole actor mesh; None: ``members`` are the whole mesh.
     """
 
     __slots__ = ("members", "tree", "whole")
@@ -199,8 +202,9 @@ class TreePlace:
 
 
 def _even(places: Sequence[int], sizes: Sequence[int]) -> Slice | None:
-    """Return a slice with exactly these positions in this order and the shape ``sizes``; None if
-    there is none."""
+    """Return a slice that has the shape ``sizes`` and exactly these positions, in this order; None
+    if there is no such slice.
+    """
     shape = Slice.new_row_major(sizes)
     if not places or len(shape) != len(places):
         return None

@@ -49,8 +49,9 @@ class Lane:
 
     @property
     def has_room(self) -> bool:
-        """Whether another message may be sent. Its size does not matter, because no message may be
-        too big to send."""
+        """Whether another message may be sent. The size of that message does not matter, because a
+        message of any size must be sendable.
+        """
         return (
             self.num_messages < self._window.num_messages
             and self._num_bytes < self._window.num_bytes

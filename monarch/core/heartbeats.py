@@ -58,11 +58,11 @@ class Heartbeats:
 
 
 class Hangs:
-    """Asks each peer again after it has answered, and reports a peer that stays silent for too
-    long.
+    """Asks each peer whether it is alive, again and again, and reports a peer that does not answer
+    for ``timeout_seconds``.
 
-    Each silence is reported once, and its end once. A silent peer is not treated as dead: it may
-    answer at any moment.
+    The beginning and the end of each silence are reported once. A silent peer is not treated as
+    dead: it may answer at any moment.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -80,7 +80,7 @@ class Hangs:
     def answered(self, uid: str, now: float) -> float | None:
         """Record that a peer has answered.
 
-        Returns how many seconds it was silent if that was reported, else None.
+        If its silence was reported as too long, returns how many seconds it lasted; else None.
         """
         asked = self._asked.pop(uid, now)
         if uid not in self._reported:

@@ -66,8 +66,9 @@ def gone_on(seconds: float) -> str:
 
 
 def all_stand(holds: Iterable[HoldNote]) -> bool:
-    """Return whether all ranks of the actors' meshes are held, so that no further rank can join
-    them."""
+    """Return whether all ranks of the held actors' meshes are held, so that no further rank can be
+    held with them.
+    """
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for hold in holds:

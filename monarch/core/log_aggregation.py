@@ -43,8 +43,8 @@ class Aggregate(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The lines of a window. ``last`` are the latest lines that are in none of the ``aggregates``;
-    ``num_more`` earlier ones were only counted.
+    """The lines of a window. ``aggregates`` represent groups of similar lines. ``last`` are the
+    latest of the other lines; ``num_more`` earlier lines among these were only counted.
     """
 
     aggregates: list[Aggregate]
@@ -129,8 +129,9 @@ class Aggregator:
             self._by_text[text] = group
 
     def take(self) -> Summary:
-        """Return the summary of all lines since the last call, groups in the order of their first
-        lines."""
+        """Return the summary of all lines since the last call. Groups are in the order of their
+        first lines.
+        """
         aggregates = [
             Aggregate(group.count, group.text, tuple(group.sources)) for group in self._groups
         ]

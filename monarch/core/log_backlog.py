@@ -19,9 +19,11 @@ class Block(NamedTuple):
 
 
 class Backlog:
-    """Waiting lines of at most ``max_bytes``; when more arrive, the oldest of them are dropped.
+    """Lines that wait for a reader, of at most ``max_bytes``. If more arrive, the oldest waiting
+    lines are dropped.
 
-    Lines that the reader has taken are not affected, so with a slow reader the middle is missing.
+    Lines that the reader has taken stay, so with a slow reader lines are missing in the middle of
+    the output.
     """
 
     def __init__(self, max_bytes: int) -> None:

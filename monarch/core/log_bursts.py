@@ -54,7 +54,7 @@ class SharedLines(NamedTuple):
 
     @property
     def text(self) -> tuple[str, ...]:
-        """The lines; the first line names the ranks if there are several."""
+        """The lines as text. If several ranks have printed them, the first line names the ranks."""
         if len(self.sources) == 1:
             return self.lines
         ranks = [source.rank for source in self.sources]
@@ -77,8 +77,8 @@ class Burst:
     def wants(self, source: LineSource, stream: int) -> bool:
         """Return whether the burst takes lines of this source.
 
-        It takes all lines of stderr, and lines of stdout if it has other lines of the same rank
-        already.
+        It takes all lines of stderr. It takes lines of stdout if it already has other lines of the
+        same rank.
         """
         return stream == 2 or any(line.source == source for line in self._lines)
 
@@ -143,10 +143,8 @@ class _Condensed(NamedTuple):
 
 
 def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
-    """Yield the lines by source, with each run of lines that differ only in numbers cut short.
-
-    Of such a run come the first line, and a line that says how many more there were. Lines of
-    stdout are not cut.
+    """Yield the lines by source. A run of lines of stderr that differ only in numbers is cut short:
+    only its first line is yielded, and a line that says how many more there were.
     """
     by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):

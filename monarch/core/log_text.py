@@ -17,8 +17,11 @@ _LEAST_ROOM = 20
 
 
 class Style:
-    """Text styles: terminals have a ``width`` and may have ``has_colours``; elsewhere the text is
-    plain. Lines of a run have a margin of their own."""
+    """The style of printed text. In a terminal, ``width`` is its number of columns, and
+    ``has_colours`` says whether it shows colours; elsewhere the text is plain.
+
+    ``is_of_run``: the lines are those of a run, which have their own kind of margin.
+    """
 
     def __init__(
         self, has_colours: bool, width: int | None = None, *, is_of_run: bool = False
@@ -31,8 +34,9 @@ class Style:
         return f"{colour}{text}{_RESET}" if self.has_colours else text
 
     def prefix(self, label: str) -> str:
-        """Return the text before a line: ``[name rank] ``, or ``name rank | `` in a run, in the
-        rank's colour."""
+        """Return the text to put before a line, in the rank's colour: ``[name rank] ``, or ``name
+        rank | `` in a run.
+        """
         rank = label.rpartition(" ")[2]
         colour = _RANK_COLOURS[(int(rank) if rank.isdigit() else 0) % len(_RANK_COLOURS)]
         return self.paint(colour, f"{label} |" if self._is_of_run else f"[{label}]") + " "
@@ -45,8 +49,9 @@ def line_text(label: str, lines: str, style: Style) -> str:
 
 
 def run_text(label: str, lines: Iterable[str], style: Style) -> str:
-    """Return lines of a run's rank, as ``titan 0 | text``; in a terminal they are broken to fit,
-    under the same margin."""
+    """Return lines of a rank of a run, each as ``titan 0 | text``. In a terminal, long lines are
+    broken, and the continued lines have the same margin.
+    """
     first, rest = style.prefix(label), " " * len(label) + " | "
     shown = [
         (first if number == 0 else rest) + part

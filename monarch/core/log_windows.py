@@ -61,7 +61,7 @@ class LogWindows:
     def is_aggregated(self, member: str, host: str) -> bool:
         """Return whether lines of this proc go into a window.
 
-        A proc that was not given to ``assign`` follows its ``host``.
+        If the proc itself was not passed to ``assign``, that is decided by its ``host``.
         """
         return member in self._length or host in self._length
 

@@ -36,27 +36,31 @@ class Fence(NamedTuple):
 
 
 class Lift(NamedTuple):
-    """Release the messages that fence ``number`` holds back, and end the halt of that number."""
+    """Release the messages that the fence ``number`` holds back, and end the halt with the same
+    number.
+    """
 
     number: int
 
 
 class Halt(NamedTuple):
-    """Hand out no more messages of callers."""
+    """From here on, hand out no messages of callers, until the halt ``number`` ends."""
 
     number: int
 
 
 class Resume(NamedTuple):
-    """End the halt ``number``; the fence of that number stays."""
+    """End the halt ``number``. A fence with the same number stays."""
 
     number: int
 
 
 class Reached(NamedTuple):
-    """Everything that was sent before fence ``number`` has been taken out of the mailbox.
+    """The mailbox has come to the fence ``number``: every message sent before it has been taken
+    out.
 
-    ``is_halt``: the fence is a halt, and all work taken out before it is done.
+    ``is_halt``: it has come to the halt of that number instead, and the work on all messages that
+    were taken out is done.
     """
 
     number: int
@@ -113,8 +117,8 @@ class Mailbox:
     def put_back(self, delivery: Delivery) -> None:
         """Put a delivery that was taken out back at the front, so that `next` returns it again.
 
-        Fences that wait at the front stay before it. It then counts as a message of the first
-        fence's sender.
+        Fences at the front stay before it. To be held back by them, it then counts as a message of
+        the sender whose messages the first of them holds back.
         """
         fences = [event for event in self._ready if isinstance(event, Fence)]
         rest = [event for event in self._ready if not isinstance(event, Fence)]

@@ -40,8 +40,8 @@ def parse_ranks(text: str) -> RanksType:
 
 
 def parse_set(text: str) -> RanksType:
-    """Parse a set of ranks as people write it: upstream's grammar, and ``0-3,7``, ``all``, also for
-    dimensions.
+    """Parse a set of ranks as people write it: in upstream's grammar, or as ``0-3,7`` or ``all``.
+    Each form may also be given by dimension, such as ``a=0-3``.
 
     Raises ``BadRanks``.
     """
@@ -76,8 +76,9 @@ def _dims(text: str, parse: Callable[[str, str], _OneDim]) -> dict[str, _OneDim]
 
 
 def _strict(text: str, whole: str) -> _OneDim:
-    """Parse the set of a dimension in upstream's grammar, where a list, and only that, has
-    brackets."""
+    """Parse the set of one dimension in upstream's grammar: a list of ranks must have round
+    brackets, and anything else must have none. ``whole`` is the whole text, for the error.
+    """
     is_list = text.startswith("(") and text.endswith(")")
     ranks = _plain(text[1:-1].strip() if is_list else text, whole)
     if isinstance(ranks, list) != is_list:
@@ -148,5 +149,7 @@ def in_ranges(ranks: Iterable[int]) -> str:
 
 
 def unknown_dims(wanted: RanksType, sizes: Mapping[str, int]) -> list[str]:
-    """Return the dimensions in the set that a mesh does not have; empty if the set names none."""
+    """Return the dimensions that the set names but a mesh with these ``sizes`` does not have. Empty
+    if the set names no dimension.
+    """
     return [name for name in wanted if name not in sizes] if isinstance(wanted, dict) else []

@@ -34,7 +34,9 @@ def chunks_of(pieces: Sequence[memoryview], chunk_bytes: int) -> Iterator[list[m
 
 
 class Assembly:
-    """Fills the ``places`` of a message's pieces with the chunks that arrive, in order."""
+    """Copies the chunks of a message, which arrive in order, into ``places``: the memory of the
+    message's pieces.
+    """
 
     def __init__(self, places: Sequence[memoryview]) -> None:
         self._places = deque(place for place in places if len(place))
@@ -101,10 +103,10 @@ class SenderQueues(Generic[T]):
         return self._let_go(sender, waiting)
 
     def skip(self, sender: str, key: object) -> list[T]:
-        """Drop a message that will never be complete because the process that forwarded it is gone;
-        its sender still lives.
+        """Drop a message of ``sender`` that will never be complete, because the process that was
+        forwarding it is gone. The sender itself still lives.
 
-        Returns the messages that waited behind it and may go now.
+        Returns the messages that waited for it and may be delivered now.
         """
         waiting = self.waiting.get(sender)
         if waiting is None:

@@ -42,7 +42,9 @@ Path = tuple[Waiter, ...]
 
 
 class Asked(NamedTuple):
-    """The actor whose answer an actor waits for, and the endpoint that was called."""
+    """The actor ``actor``, in the process ``proc``, whose answer an actor waits for. ``method`` is
+    the endpoint that was called.
+    """
 
     proc: ProcAddress
     actor: Uid
@@ -60,10 +62,10 @@ class _FollowedWait(msgspec.Struct):
 
 
 class Waits:
-    """The waits of the actors of one process; each gets a number when it is first seen.
+    """The waits of the actors of one process. Each wait gets a number when it is first seen; the
+    first number is ``base + 1``.
 
-    A wait is any object that equals only itself; ``None`` means that an actor does not wait.
-    The first number is ``base + 1``.
+    A wait is any object that equals only itself. ``None`` means that an actor does not wait.
     """
 
     def __init__(self, base: int = 0) -> None:
@@ -85,9 +87,9 @@ class Waits:
         return followed.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
-        """Return 0, or the number of the attempt, from 1, if it is time to follow an actor's wait.
-
-        Following a wait means asking whether the awaited actors wait as well.
+        """Return whether it is time to follow an actor's wait, that is, to ask whether the awaited
+        actors wait as well. The result is the number of the attempt, from 1; 0 means that it is not
+        time.
         """
         if not self.number(actor, wait, now):
             return 0
@@ -100,9 +102,10 @@ class Waits:
         return followed.num_attempts
 
     def is_first(self, path: Path, attempt: int) -> bool:
-        """Return whether this path is the first of its attempt to reach its last actor.
+        """Return whether no other path of this attempt has come to the last actor of ``path``. The
+        path counts as the first from now on.
 
-        A later path need not be followed on: it would find the same actors from there.
+        A later path need not be followed on, because it would find the same actors.
         """
         passed = self._followed[path[-1].actor].passed
         is_first = passed.get(path[0].key, 0) < attempt
@@ -116,11 +119,12 @@ class Waits:
 
 
 def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
-    """Extend ``path`` by ``waiter``, which its last member waits for.
+    """Extend ``path`` by ``waiter``, for which the last member of the path waits. ``asked`` says
+    which endpoint that member has called.
 
-    Returns the new path, and whether it is a ring, back at its first member. The path is empty if
-    it leads into a ring without its first member, because a member of that ring finds it, or if it
-    is too long.
+    Returns (path, whether it is a ring). It is a ring if ``waiter`` is its first member. The path
+    is empty if it need not be followed on: it is too long, or it leads into a ring without its
+    first member, which a member of that ring finds.
     """
     *others, last = path
     path = (*others, msgspec.structs.replace(last, asks=asked.method))
@@ -132,10 +136,10 @@ def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
 
 
 class RingsTold:
-    """The rings that a client has been told about; every member reports its ring, and the client
+    """The rings that a client was told about. Every member of a ring reports it, and the client
     shows it once.
 
-    Rings that differ only in ranks are shown together if they arrive together.
+    Rings that differ only in ranks are shown together if they are reported within a few seconds.
     """
 
     _MOST = 1000

@@ -43,8 +43,8 @@ class Supervise(NamedTuple):
 class FailActor(NamedTuple):
     """The actor ``actor`` has failed: end it, and tell its owner.
 
-    ``failure`` is the failure that it did not handle; ``error`` says what its ``__supervise__``
-    raised.
+    ``failure`` is a failure of something that it owned and did not handle. ``error`` is the error
+    that its ``__supervise__`` raised, or "".
     """
 
     actor: str
@@ -55,8 +55,9 @@ class FailActor(NamedTuple):
 class UnhandledFailure(NamedTuple):
     """A failure that no owner has handled: call the root's fault hook.
 
-    ``keys`` name the members that failed (uids of procs, ``actor mesh[rank]``, the origin). A
-    failure that is also reported in another way has a key in common, so that it counts once.
+    ``keys`` name the members that failed: uids of procs, ``actor mesh[rank]``, or the origin. If
+    the same failure is reported in another way, that report has one of these keys, so the failure
+    counts once.
     """
 
     failure: MeshFailure
@@ -82,8 +83,8 @@ class _Mesh(msgspec.Struct, dict=True):
 
     @cached_property
     def _ranks(self) -> dict[str, list[int]]:
-        """Return ranks by proc, so that single ends of many procs do not search all ranks each
-        time.
+        """The ranks of the mesh by proc. The mesh keeps this dict, so that the end of each proc
+        need not search all ranks.
         """
         ranks: dict[str, list[int]] = {}
         for rank, proc in enumerate(self.procs):
@@ -118,8 +119,9 @@ class Supervision:
     ) -> None:
         """Record that ``owner`` (an actor of this process, or ``ROOT``) has spawned a mesh.
 
-        ``kind`` is "proc" or "actor"; ``procs`` are the uids of the procs, by rank, that are the
-        members or that the members live in; ``member`` returns a rank's name for users.
+        ``kind`` is "proc" or "actor". ``procs`` are the uids of the procs by rank: the members
+        themselves, or for actors the procs in which they live. ``member`` returns a rank's name for
+        users; None: the mesh's ``name``.
         """
         self._meshes[mesh] = _Mesh(owner, name, kind, procs, member or (lambda rank: name))
 
@@ -162,7 +164,9 @@ class Supervision:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
 
     def procs_down(self, deaths: Mapping[str, MeshFailure], origin: str = "") -> list[Effect]:
-        """Handle the unexpected deaths of processes, by uid, that have one cause."""
+        """Handle the unexpected deaths of processes that have one cause. ``deaths`` has the
+        failures by the uid of the process.
+        """
         origin = origin or min(deaths, default="")
         hit = [mesh for mesh in self._meshes.values() if mesh.living_in(deaths)]
         owners = dict.fromkeys(mesh.owner for mesh in hit)
@@ -224,8 +228,9 @@ class Supervision:
         self._ended.discard(actor)
 
     def actor_ended(self, actor: str) -> list[Effect]:
-        """Handle the end of an actor here, which stopped or failed: the meshes that it owns end
-        with it."""
+        """Handle the end of an actor of this process, which has stopped or failed. Return effects
+        that end the meshes that it owned.
+        """
         self._ended.add(actor)
         owned = self.meshes_of(actor)
         for uid in owned:
@@ -235,7 +240,9 @@ class Supervision:
     def _about(
         self, mesh: _Mesh, ranks: Sequence[int], deaths: Mapping[str, MeshFailure], origin: str
     ) -> MeshFailure:
-        """Return the failure that reports deaths of one cause to the owner of this mesh."""
+        """Return the failure to report to the owner of ``mesh``. It covers the deaths of the procs
+        of ``ranks``, which have one cause.
+        """
         members = tuple(mesh.member(rank) for rank in ranks)
         first = deaths[mesh.procs[ranks[0]]]
         outputs = (deaths[mesh.procs[rank]].last_output for rank in ranks)
@@ -273,10 +280,10 @@ class Supervision:
 
 
 def _worth_telling(meshes: Sequence[_Mesh], deaths: Collection[str]) -> list[_Mesh]:
-    """Return the meshes of one owner to report: proc meshes, and actor meshes only for procs that
-    no other mesh names.
+    """Return the meshes, of one owner, to report. These are the proc meshes, and an actor mesh only
+    if it lost procs that no other reported mesh has lost.
 
-    Meshes with the most dead come first, so that few reports are needed.
+    Proc meshes come first, then the meshes that lost most procs, so that few reports are needed.
     """
     lost = {id(mesh): {mesh.procs[rank] for rank in mesh.living_in(deaths)} for mesh in meshes}
     reported = sorted(meshes, key=lambda mesh: (mesh.kind != "proc", -len(lost[id(mesh)])))

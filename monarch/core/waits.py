@@ -33,7 +33,7 @@ class WaitEdge(NamedTuple):
 
 
 def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
-    """Return members that wait for each other, each ring once, beginning with its least member.
+    """Return each ring of members that wait for each other, once, beginning with its least member.
 
     Pass only waits that block: a ring of such waits ends only by a timeout.
     """
@@ -70,15 +70,17 @@ def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
 
 
 def ends(edges: Sequence[WaitEdge]) -> list[Member]:
-    """Return the members that others wait for and that wait for none: their work delays the
-    rest."""
+    """Return the members that do not wait for anybody, but for which others wait: their work delays
+    the rest.
+    """
     waiters = {edge.waiter for edge in edges}
     return sorted({edge.awaited for edge in edges} - waiters)
 
 
 def in_lines(edges: Sequence[WaitEdge]) -> list[str]:
-    """Return a line for all that wait alike: ``trainers 4-7 wait 14 s for trainers 3 (step)``. The
-    longest wait comes first."""
+    """Return a line for each group of actors of a mesh that wait for the same answer: ``trainers
+    4-7 wait 14 s for trainers 3 (step)``. The longest wait comes first.
+    """
     by_waiter: dict[tuple[Member, str], list[WaitEdge]] = defaultdict(list)
     for edge in edges:
         by_waiter[edge.waiter, edge.method].append(edge)

@@ -32,11 +32,11 @@ _DOING = "the start"
 class TrainingAttempt:
     """One attempt of a training, with its ``procs`` on ``hosts``.
 
-    After a loss there may be other hosts, or fewer, than at the start. Call ``step_made`` with each
-    step that all ranks have made, and pass ``saving`` the checkpoints. ``num_restarts`` counts the
-    restarts of the run; ``saved_step`` is the step of the last checkpoint that earlier attempts
-    saved. ``memory`` has the copies of earlier ranks' state in the hosts' memory: a recipe passes
-    it to its ``Holding``, and asks it for the ``newest`` copies.
+    After a loss there may be other hosts, or fewer, than at the start. Call ``step_made`` with the
+    number of each step that all ranks have made. Write checkpoints through ``saving``.
+    ``num_restarts`` counts the restarts of the run; ``saved_step`` is the step of the last
+    checkpoint that earlier attempts saved. ``memory`` has the copies of earlier ranks' state in the
+    hosts' memory: a recipe passes it to its ``Holding``, and asks it for the ``newest`` copies.
     """
 
     procs: ProcMesh

@@ -17,7 +17,9 @@ _MAX_BYTES = 64 << 20
 
 
 def run_of(base: str, uid: str) -> str:
-    """Return the name of the run's folder; "" if it has none yet."""
+    """Return the name of the run that the detached program ``uid`` has begun in the folder
+    ``base``; "" if there is none yet.
+    """
     for name in sorted(os.listdir(base)) if os.path.isdir(base) else ():
         path = os.path.join(base, name, "detached.json")
         with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
@@ -27,9 +29,10 @@ def run_of(base: str, uid: str) -> str:
 
 
 def main(base: str, uid: str) -> None:
-    """Write an archive of a run's files to stdout, without checkpoints and files already sent.
+    """Write an archive of a run's files to stdout, without checkpoints and without files that the
+    receiver has already, according to the list on stdin.
 
-    It is empty if ``base`` has no run of the program ``uid``.
+    The archive is empty if ``base`` has no run of the program ``uid``.
     """
     base = os.path.expanduser(base)
     sent = json.loads(sys.stdin.read() or "{}")

@@ -47,7 +47,9 @@ def note_detached(folder: RunFolder) -> None:
 
 
 def copies_of_running() -> list[RunFolder]:
-    """Return the local copies of runs that were running elsewhere at the last look."""
+    """Return the local copies of runs on other machines that were still running when they were last
+    looked at.
+    """
     copies = [RunFolder(path.parent) for path in sorted(RUNS.glob(f"*/{REMOTE}"))]
     return [run for run in copies if read_json(run.path / REMOTE).get("is_running")]
 

@@ -64,9 +64,10 @@ def end_text(
 
 
 def _last_step(run: RunFolder) -> int:
-    """Return the step of the last metrics, or of a later checkpoint; 0 before the first.
+    """Return the last step of the run that is known: that of the last metrics, or of the last
+    checkpoint if it is later; 0 if there is neither.
 
-    Not every step need be reported.
+    Metrics are not reported for every step, so a checkpoint may be later.
     """
     saved = [event["step"] for event in run.events() if event["kind"] == "saved"]
     steps = [*(row["step"] for row in run.metrics()[-1:]), *saved[-1:]]

@@ -192,7 +192,7 @@ class RunSession:
 
     @contextmanager
     def _showing_errors(self, name: str) -> Iterator[None]:
-        """Show errors of the operating system within, and continue."""
+        """Show errors of the operating system in this block, and continue."""
         try:
             yield
         except OSError as error:

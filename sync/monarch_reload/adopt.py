@@ -82,11 +82,11 @@ class Adoption:
                 self.displaced[id(value)] = value, before
 
     def before_of(self, value: Any) -> Any:
-        """Return the object that a module's name was bound to before a commit binds it to
-        ``value``.
+        """Return the object that a module's name has before the commit, where the commit binds that
+        name to ``value``.
 
-        Returns MISSING if no name is bound to ``value`` anew, if the name is new, or if either
-        object is plain data, such as a number or a text.
+        Returns MISSING if the commit binds no name to ``value``, or a name that does not exist yet.
+        It does so too if one of the two objects is plain data, such as a number or a text.
         """
         _, before = self.displaced.get(id(value), (value, MISSING))
         return MISSING if NameKind.DATA in (kind_of(value), kind_of(before)) else before
@@ -117,7 +117,7 @@ class Adoption:
     def _bindings(
         self, name: str, plan: ModulePlan, pairing: Pairing, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Yield the new bindings of names whose binding statements ran."""
+        """Yield (namespace, name, value) for each name whose binding statement ran in the trial."""
         staged = self._stage.namespaces.get(name, {})
         for bound, (index, statement) in pairing.definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
@@ -152,8 +152,9 @@ class Adoption:
     def _bound_unseen(
         self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Yield the bindings that `exec`, `globals()` and `global` statements made in the staged
-        namespace."""
+        """Yield (namespace, name, value) for names that code has bound in the staged namespace
+        without an assignment to the name: by `exec`, `globals()` or `global`.
+        """
         staged = self._stage.namespaces.get(name, {})
         assigned = self._stage.assigned.get(name, set())
         for bound in assigned - staged.keys() - edit.keep:
@@ -172,8 +173,8 @@ class Adoption:
     ) -> Any:
         """Return the object to bind to a name: the live object with new code, or the staged value.
 
-        `old` and `new` are the statements that define the two, if known; `defined`: the name is
-        that of a definition.
+        `old` is the statement that defines `live`, and `new` the statement that defines `value`;
+        None if it is not known. `defined`: the name is that of a definition.
         """
         if live is MISSING or value is MISSING or live is value or not self._is_made_here(value):
             return value
@@ -194,8 +195,11 @@ class Adoption:
         return value
 
     def _moved(self, live: Any, value: Any) -> Any:
-        """Return the live definition that replaces a staged value, adapted to the module and name
-        that it has now.
+        """Give a live definition the new code of ``value``, the staged definition that replaces it
+        under another module or name, and return the object to bind.
+
+        That is the live definition. It is the staged function if the live function cannot take its
+        code.
         """
         if is_a(live, FunctionType):
             return self.functions.function(live, value)
@@ -239,10 +243,11 @@ class Adoption:
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
-        """Return the wrapper of a function that the name is bound to: the live wrapper if it can
-        call the new code with the same cache, else the new wrapper.
+        """Return the object to bind to the name of a wrapped function, such as a cached function.
 
-        Objects that refer to the live wrapper reach the new code in either case.
+        It is the live wrapper if the wrapper can call the new code and its cache may stay;
+        otherwise it is the new wrapper. In either case objects that refer to the live wrapper reach
+        the new code.
         """
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
@@ -330,7 +335,9 @@ class Adoption:
 
     def forget_twins(self) -> None:
         """Remove staged classes from the subclass lists of their bases, and mark staged functions
-        as wrappers of their live ones, so that neither counts as a definition of its own."""
+        as wrappers of their live functions, so that no staged object is taken for a further
+        definition.
+        """
         for staged, live in self.functions.twins.values():
             if is_a(staged, type) and staged is not live:
                 _detach(staged)

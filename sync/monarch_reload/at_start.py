@@ -56,8 +56,8 @@ def helpers_of_the_start(
     functions: Collection[tuple[str, str]],
     values: Collection[tuple[str, str]],
 ) -> Iterator[str]:
-    """Yield the qualified names of those given functions and values that only code at the start of
-    a run uses.
+    """Yield the qualified names of helpers of the start: those of ``functions`` and ``values`` that
+    only code at the start of a run uses.
 
     ``functions`` and ``values`` are (module, name); ``sources`` are the new sources of the
     workspace's modules. Yields nothing if none of these modules has a function marked with
@@ -92,10 +92,11 @@ def _has_marked(module: str) -> bool:
 
 
 def _is_part(name: str, ours: Collection[str]) -> bool:
-    """Return whether a module outside the workspace that uses ``at_start`` may use this name: it
-    has the name itself, or mentions it in quotes, as recipes do to look a function up.
+    """Return whether a module outside the workspace may use a workspace function of this name. Only
+    modules that themselves use ``at_start`` count, as recipes do.
 
-    ``ours`` are the names of the workspace's modules.
+    Such a module may use the function if it has the name, or mentions it in quotes, as recipes do
+    to look a function up. ``ours`` are the names of the workspace's modules.
     """
     for module_name, module in list(sys.modules.items()):
         is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start

@@ -28,7 +28,7 @@ _NAMED = re.compile(rb"""["']([^"'\n{}]+\.(?:toml|json|ya?ml|ini|cfg))["']""")
 
 
 def named_in(text: bytes, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the existing config files that a source names, searched for in `folders`."""
+    """Yield the config files that a source mentions and that exist in one of the `folders`."""
     names = {os.fsdecode(match) for match in _NAMED.findall(text)}
     for folder in folders if names else ():
         for name in names:
@@ -56,9 +56,10 @@ def naming(statements: Iterable[Statement], files: Collection[str]) -> frozenset
 
 @contextlib.contextmanager
 def reading_ahead(contents: Mapping[str, bytes], names: dict[str, Any]) -> Iterator[None]:
-    """Have files that this thread opens in this block read as `contents` (by real path).
+    """In this block, let this thread read the files in `contents`, by real path, as if they had
+    these contents. Other threads read what is on disk.
 
-    Other threads read the disk. `names` are the builtins of the code that runs.
+    `names` are the builtins of the code that runs.
     """
     ahead = {path: data for path, data in contents.items() if not _is_on_disk(path, data)}
     if not ahead:

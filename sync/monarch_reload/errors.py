@@ -77,10 +77,10 @@ class ReloadError(Exception):
         path: str | None = None,
         sources: Mapping[str, bytes] | None = None,
     ) -> ReloadError:
-        """Make the error from an exception of new code. Its place is the deepest frame in `path`,
-        or the deepest frame of all if none is in `path`.
+        """Make the error from an exception of new code. It names the file and line of the deepest
+        frame in ``path``, or of the deepest frame of all if none is in ``path``.
 
-        `sources` are the texts being tried: the file on disk may not hold them yet.
+        `sources` are the texts being tried, by path: the files on disk may not have them yet.
         """
         below = _without_reloader(error.__traceback__)
         frames = traceback_module.extract_tb(below)

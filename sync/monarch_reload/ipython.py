@@ -39,8 +39,11 @@ class ReloadBeforeCell:
             self.reloader.add_root(root)
 
     def reload(self, again: bool = False) -> None:
-        """Reload what changed on disk, and print the report or the refusal. `again`: also try files
-        again that were refused and have not been saved since."""
+        """Reload what changed on disk, and print the report or the refusal.
+
+        If all changed files were refused before, and none was saved since, nothing is done unless
+        `again` is true.
+        """
         changed = self.reloader.changed_paths()
         stats = {path: stat_of(path) for path in changed}
         if not changed or (stats == self._refused and not again):

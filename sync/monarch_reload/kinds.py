@@ -39,8 +39,9 @@ def own_names(holder: object) -> dict[str, Any]:
 
 
 def definition_at(module: str, qualname: str) -> Any:
-    """Return the object of that qualified name in a loaded module; None if there is none. Only
-    modules and classes are looked into."""
+    """Return the object with the qualified name ``qualname`` in a loaded module; None if there is
+    none. Names are looked up only in modules and classes, not in instances.
+    """
     value: Any = sys.modules.get(module)
     names: Mapping[str, Any] = own_names(value)
     for name in qualname.split("."):

@@ -85,7 +85,9 @@ class Pairing:
             self.undecorated += [(function, lost) for function in made_by(old, self._module)]
 
     def _pair_functions(self, index: int, old: Statement) -> None:
-        """Pair functions to which no name leads because only registries refer to them."""
+        """Pair functions of a definition that cannot be found by its name, because only registries
+        refer to them, with their new versions.
+        """
         if not old.is_function or self._module is None:
             return
         for before, after in self._where_held(self._module, index, old):
@@ -97,8 +99,9 @@ class Pairing:
     def _where_held(
         self, module: LiveModule, index: int, old: Statement
     ) -> Iterator[tuple[FunctionType, FunctionType]]:
-        """Yield (live, staged) pairs of a definition's functions that registries may refer to, and
-        of the functions that wrap them."""
+        """Yield (live, staged) pairs of functions that registries may refer to: those that the old
+        definition made and those that the new definition made, and the functions that wrap them.
+        """
         new = self._plan.edit.new[index]
         place = new.name or "", new.first
         for live in module.hidden_of(old) if index in self._plan.run else module.functions_of(old):
@@ -110,8 +113,12 @@ class Pairing:
                     yield from ((wrapper, staged_wrapper) for staged_wrapper in alike)
 
     def _is_stranger(self, index: int, origin: int | None) -> bool:
-        """Return whether the live object under the name of the new definition ``index`` continues
-        as another definition. ``origin`` is the old statement that the new one comes from."""
+        """Return whether the live object that has the name of the new definition ``index``
+        continues as another definition. Then the new definition is a new object.
+
+        ``origin`` is the index of the old statement that the new definition comes from; None if it
+        is new.
+        """
         statement = self._plan.edit.new[index]
         left_alone = {i for i, bound in self._left_alone.items() if statement.name in bound}
         return statement.is_definition and has_another_heir(
@@ -119,8 +126,10 @@ class Pairing:
         )
 
     def _pair_by_place(self, index: int, old: Statement) -> None:
-        """Pair the new function ``index`` with the one live function that was defined where ``old``
-        is, whatever its name is bound to now."""
+        """Pair the staged function of the new definition ``index`` with the live function that the
+        old definition ``old`` made, found by its line. Nothing happens if there are several such
+        functions.
+        """
         if self._module is None:
             return
         assert old.name is not None
@@ -130,8 +139,11 @@ class Pairing:
             self._functions.function(functions[0], value)
 
     def _bind(self, index: int, is_stranger: bool) -> None:
-        """Record that the statement ``index`` binds its names. ``is_stranger``: the live objects
-        that these names are bound to continue as other definitions."""
+        """Record which names the new statement ``index`` binds.
+
+        ``is_stranger``: the live objects with these names continue as other definitions, so the new
+        objects do not take their place.
+        """
         statement = self._plan.edit.new[index]
         names: Iterable[str] = sorted(self._bound_by(index))
         if "*" in statement.binds:
@@ -151,8 +163,11 @@ class Pairing:
 def _left_alone(
     edit: ModuleEdit, name: str, left_by: Mapping[tuple[str, int], set[str]]
 ) -> Mapping[int, set[str]]:
-    """Return, by statement, the names that the statement might bind, but left bound to a definition
-    above it."""
+    """Return, by the index of a new statement, the names that it could have bound but did not, so
+    that a definition above it still has them.
+
+    ``left_by`` has the names that a statement did not bind when it ran, by (module, index).
+    """
     above: set[str] = set()
     left_alone: dict[int, set[str]] = {}
     for index, statement in enumerate(edit.new):
@@ -175,11 +190,11 @@ def made_by(definition: Statement, module: LiveModule | None) -> Iterator[Functi
 def has_another_heir(
     edit: ModuleEdit, statement: Statement, origin: int | None, left_alone: Collection[int]
 ) -> bool:
-    """Return whether the live object under the name of a new definition continues as another
-    definition, as with several ``def _`` that a decorator registers.
+    """Return whether the live object that has the name of ``statement``, a new definition,
+    continues as another definition. That happens with several ``def _`` that a decorator registers.
 
-    ``origin`` is the old statement that ``statement`` comes from. ``left_alone`` are new statements
-    that may bind the name, but did not.
+    ``origin`` is the index of the old statement that ``statement`` comes from. ``left_alone`` are
+    the indexes of new statements that could have bound the name but did not.
     """
     last = edit.last_binders.get(statement.name or "")
     if last is None or last == origin:
@@ -199,8 +214,9 @@ def is_decorated_anew(
 
 
 def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
-    """Return whether the old definition ``index`` was removed, and nothing but definitions bind its
-    name in the new source, as with several ``def _``."""
+    """Return whether the edit removed the old definition ``index``, and only definitions bind its
+    name in the new source, if anything does. An example is one of several ``def _``.
+    """
     others = edit.binders.get(edit.old[index].name or "", ())
     return index not in edit.alignment.inherited and all(
         edit.new[other].is_definition for other in others
@@ -208,8 +224,8 @@ def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
 
 
 def registers_itself(statement: Statement, live: Any) -> bool:
-    """Return whether a definition registered itself: it has decorators, or it is a class with a
-    metaclass, or a base with ``__init_subclass__``, of other modules than builtins, abc, enum and
+    """Return whether a definition registered itself. It did if it has decorators, or if it is a
+    class whose metaclass, or a base with ``__init_subclass__``, is not from builtins, abc, enum or
     typing.
 
     Any other definition that is in a registry was put there by other code.

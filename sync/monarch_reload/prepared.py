@@ -208,14 +208,20 @@ class Prepared:
         self._judge(changed)
 
     def _move_files(self, changed: Mapping[str, ModuleSource]) -> None:
-        """Set the new path of modules that move to another file, so that new code imports the files
-        beside the new one."""
+        """Give modules whose file has moved the path of the new file at once, so that imports in
+        the new code find the files beside it.
+        """
         for name, source in changed.items():
             if source.path != self._process.sources[name].path:
                 self._file_moves.apply(reshaped(sys.modules[name], source.path))
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
-        """Remove from the plan what cannot run in this process, and note why."""
+        """Remove from the plan the statements that cannot run again in this process, and note the
+        reasons.
+
+        ``all_removed`` are (module, assignment) for removed assignments whose effect the plan
+        cannot undo. It is undone by a deletion if that is possible, and noted otherwise.
+        """
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
         for name, removed in all_removed:
@@ -274,8 +280,9 @@ class Prepared:
         )
 
     def _follow(self) -> None:
-        """Collect the changes of functions to which no name leads, such as closures and
-        wrappers."""
+        """Collect the changes of functions that cannot be found by a name, such as closures and
+        wrappers.
+        """
         staged_ids = {id(namespace) for namespace in self._stage.namespaces.values()}
         flips = [flip for flip in self._functions.flips if isinstance(flip, Attribute)]
         makers = [(flip.owner, flip.value) for flip in flips if flip.name == "__code__"]
@@ -300,8 +307,9 @@ class Prepared:
         return switches
 
     def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
-        """Refuse changes of classes that native code, such as a compiled validator, keeps using in
-        their old form; their methods are changed nevertheless."""
+        """Refuse changes of classes that native code, such as a compiled validator, would go on
+        using in their old form. Their methods are changed nevertheless.
+        """
         patched = {id(cls) for cls in self._adoption.classes.patched}
         twins = self._functions.twins.values()
         pairs = [
@@ -314,7 +322,9 @@ class Prepared:
             self._adoption.classes.take_methods_only(live)
 
     def _judge(self, changed: Mapping[str, ModuleSource]) -> None:
-        """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
+        """Fill in the report: the verdicts, the warnings and the threads that the trial started.
+        Collect the caches that the commit will clear.
+        """
         report, plan, running = self.report, self._plan, self._process.sources
         refused, moved = self._adoption.refused, self._adoption.moved
         patched = self._functions.patched
@@ -332,11 +342,11 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> Iterator[tuple[str, RemovedAssignment]]:
-        """Plan to make again the attributes of other modules that removed statements of the edited
-        modules have set.
+        """Plan to make objects again whose attributes or items a removed statement has set, also in
+        modules that are not edited. ``edits`` is extended by these.
 
-        Yields the removed assignments for which that is not possible, each with the module that
-        made it.
+        Yields (module, removed assignment) for each assignment whose effect cannot be removed so;
+        ``module`` is the edited module.
         """
         running = self._process.sources
         anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -359,8 +369,9 @@ class Prepared:
     def _rereading(
         self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
     ) -> list[ModuleEdit]:
-        """Return the edits, together with edits for unchanged modules that have a statement which
-        names one of the config files."""
+        """Return the edits, and further edits of unchanged modules that have a statement which
+        names one of the config files in ``data``.
+        """
         if not data:
             return edits
         changed = {edit.name for edit in edits}
@@ -437,7 +448,9 @@ class Prepared:
         self._stage.let_go()
 
     def _note(self, before: Mapping[str, ModuleSource]) -> None:
-        """Record for audits what the process ran until now."""
+        """Record, for later audits and for an undo, that the process no longer runs the sources
+        ``before``, which are by module name.
+        """
         process = self._process
         for name, source in before.items():
             process.history.replaced(name, source, self.label_before)
@@ -448,7 +461,9 @@ class Prepared:
         process.undoable.add(self)
 
     def held(self) -> list[Any]:
-        """Return the objects that an undo needs, which refer to old code and values."""
+        """Return the objects that an undo of this reload needs. They refer to old code and old
+        values.
+        """
         log, adoption = self._log, self._adoption
         return [*log.held(), self._caches, adoption.classes.patched, self._functions.patched]
 
@@ -496,7 +511,9 @@ class Prepared:
             self._process.generation += 1
 
     def _copy_codes(self) -> None:
-        """Have the sources use copies of the code objects that live functions run."""
+        """Have the sources use copies of their code objects, because the line numbers of code
+        objects that live functions run are about to be changed.
+        """
         for name, source in self._sources.items():
             for version in (self._process.sources[name], source):
                 version.copy_codes()

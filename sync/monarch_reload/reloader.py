@@ -51,11 +51,11 @@ class Reloader:
     """Reloads modules that are loaded from `roots`, now or later.
 
     Make it before the modules are imported, if possible: then the text that a module runs is known
-    from its import, not from a file that may have changed since. Otherwise `imported` returns the
-    texts that files had when their modules were imported, by `__file__`.
+    from its import, not from a file that may have changed since. Otherwise pass `imported`: it
+    returns, by `__file__`, the texts that files had when their modules were imported.
 
-    New code that cannot be prepared in place is tried by `spare` in a fresh process. If that can
-    import it, the new code is not refused but needs a new process.
+    If new code cannot be prepared in place, `spare` imports it in a fresh process. If this import
+    succeeds, the code is not refused: the report says that it needs a new process.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Reloader:
         yield from self._sources.running()
 
     def changed_paths(self) -> list[str]:
-        """Return the files of loaded modules whose text on disk is not the text that runs; a
-        deleted file is returned once.
+        """Return the files of loaded modules whose text on disk is not the text that runs. A
+        deleted file is returned by one call only.
 
         Config files that these modules name are included, once for each save.
         """
@@ -117,12 +117,12 @@ class Reloader:
         `paths` are absolute, or relative to a root or the working directory; a folder means all
         loaded files in it; deleted and new files may be among them. Default: `changed_paths`.
 
-        For a config file (toml, json, yaml, ini, cfg), the top-level statements run again that name
-        it, or that call functions which name it.
+        For a config file (toml, json, yaml, ini, cfg), the top-level statements that name the file
+        run again, and so do statements that call functions which name it.
 
         Raises ReloadError, without changing anything, for code that does not compile or run, and
-        NeedsRespawn for a change that only a new process could take. Mode "respawn" says in the
-        report what would need one and changes nothing; "off" does nothing.
+        NeedsRespawn for a change that only a new process could take. With mode "respawn", the
+        report says which changes need a new process, and nothing changes; "off" does nothing.
         """
         started = time.perf_counter()
         chosen = self.changed_paths() if paths is None else self._resolved(paths)
@@ -198,16 +198,15 @@ class Reloader:
         """Compile, plan and run the new code beside the live modules; ``None`` marks a deleted
         file.
 
-        `arriving` are further new files that are not in place yet, each with the path of its text
-        until then. They are read when new code imports them. `folders` will come first on
-        `sys.path`: if a module's file is deleted, and a new file there or elsewhere on `sys.path`
-        has the same module name, the module moves to that file. `deleted` are further files that
-        will be deleted, which no module was loaded from.
+        `arriving` are further new files that are not in place yet, each with the path at which its
+        text is now. They are read when new code imports them. `folders` will come first on
+        `sys.path`. If a module's file is deleted and another file has the same module name (a new
+        file, or one elsewhere on `sys.path`), the module moves to that file. `deleted` are further
+        deleted files, which no module was loaded from.
 
         Nothing visible changes. Raises ReloadError for code that does not compile or does not run,
         and with mode "patch" for an edit that only a new process could take. A class that cannot
-        change in place keeps all it has; with `as_far_as_possible` it takes new methods
-        nevertheless.
+        change in place stays as it is; with `as_far_as_possible`, it takes the new methods.
         """
         # A syntax tree has so many objects that making it would start a full collection, which
         # takes 0.2 s with torch.
@@ -275,13 +274,12 @@ class Reloader:
         reached: Collection[str],
         changed: Mapping[str, ModuleSource],
     ) -> str:
-        """Return why a fresh process is needed, after a trial import in another process. Raises
-        ReloadError if the code fails there too, would fail in any process, or is that of the
-        program itself (``__main__``).
+        """Try the import in another process, and return why a fresh process is needed.
 
-        The trial first imports only the ``reached`` modules. If that fails with another error than
-        in this process, it may lack the effects of some other module's import, so all modules are
-        imported.
+        Raises ReloadError if the code fails there too, would fail in any process, or is that of the
+        program itself (``__main__``). The trial first imports only the ``reached`` modules. If that
+        fails with another error than in this process, it may lack the effects of some other
+        module's import, so all modules are imported.
         """
         message, location = f"{type(error).__name__}: {error}", ""
         if isinstance(error, ReloadError):
@@ -319,11 +317,11 @@ class Reloader:
         )
 
     def _reached(self, error: Exception, change: _ChangedFiles, state: NewState) -> set[str]:
-        """Return the modules that change, those that import them, and those in which the attempt in
-        this process failed.
+        """Return the modules that the trial in another process must import: changed modules,
+        modules that import them, and modules in which the attempt in this process failed.
 
-        Returns all modules if a changed file is no Python file, as it is unknown which modules read
-        it.
+        If a changed file is no Python file, it is unknown which modules read it, and all modules
+        are returned.
         """
         texts = change.texts.items()
         same = {os.path.realpath(path) for path, text in texts if self._runs(path, text)}
@@ -338,13 +336,17 @@ class Reloader:
         return reached.union(name for path in failed for name in self._sources.names_at(path))
 
     def _runs(self, path: str, text: bytes | None) -> bool:
-        """Return whether modules were loaded from the file and run this text."""
+        """Return whether modules were loaded from the file ``path``, and all of them run
+        ``text``."""
         names = self._sources.names_at(path)
         return bool(names) and all(self._sources[name].text == text for name in names)
 
     def _find_moved(self, change: _ChangedFiles) -> None:
-        """Note the modules that move to a new file: their file is deleted, and the import system
-        would find them at the new one. The texts of arriving files that they move to are read."""
+        """Find the modules that move to another file: their own file is deleted, and the import
+        system would find the module at the other path. Note them in ``change.moved``.
+
+        If such a file is still arriving, its text is read into ``change.texts``.
+        """
         texts = change.texts
         untold = [other_shape(path) for path, text in texts.items() if text is not None]
         gone = [path for path, text in texts.items() if text is None]
@@ -362,8 +364,8 @@ class Reloader:
         """Return the new source of each loaded module that changes, by module name. Raises
         ReloadError for sources that do not compile.
 
-        When the budget is used up, the remaining sources are not compiled: a fresh process will do
-        it.
+        When the budget is used up, the remaining sources are returned without being compiled: a
+        fresh process will compile them.
         """
         changed: dict[str, ModuleSource] = {}
         errors: list[ReloadError] = []

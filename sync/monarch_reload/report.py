@@ -91,8 +91,8 @@ class ReloadReport:
     def warn(self, text: str, *, for_next_start: bool = False) -> None:
         """Warn the author of the change, from a `__reload__`; the change is still applied.
 
-        `for_next_start`: the text is about the next start of the run. It is omitted if this change
-        restarts everything, which shows the same.
+        `for_next_start`: the text is about the next start of the run. It is not shown if this
+        change restarts everything, because the restart then shows what it says.
         """
         if text not in self.warnings:
             self.warnings.append(text)

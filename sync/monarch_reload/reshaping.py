@@ -20,8 +20,9 @@ def other_shape(path: str) -> str:
 
 
 def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the paths at which the import system would find a module if its present file did not
-    exist."""
+    """Yield the paths at which the import system would look for a module of this name if the file
+    at ``path`` did not exist.
+    """
     yield other_shape(path)
     if name == "__main__":
         return
@@ -31,8 +32,9 @@ def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
 
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
-    """Yield changes that set the attributes of a module which say where its file and its submodules
-    are."""
+    """Yield the changes that make a module belong to the file ``path``: they set ``__file__``,
+    ``__path__``, ``__spec__`` and the attributes beside them.
+    """
     spec = importlib.util.spec_from_file_location(module.__name__, path)
     assert spec is not None
     folders = spec.submodule_search_locations

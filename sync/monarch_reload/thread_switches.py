@@ -62,8 +62,9 @@ class Turns:
         self._began = -_FRESH_SECONDS
 
     def freshen(self) -> bool:
-        """Let other threads run now, unless that happened within the last ``_FRESH_SECONDS``;
-        return whether they may have run."""
+        """Let other threads run now, unless they could run within the last ``_FRESH_SECONDS``.
+        Return whether they may have run during this call.
+        """
         if time.perf_counter() - self._began < _FRESH_SECONDS:
             return False
         time.sleep(0)
@@ -74,10 +75,10 @@ class Turns:
         return Moment(time.perf_counter(), _num_switches(), _worked(), _places())
 
     def undisturbed_since(self, begin: Moment, seconds: float) -> bool:
-        """Return whether no other Python thread has run since ``begin``; False also if that is not
-        certain.
+        """Return whether no other Python thread has run since ``begin``. It is False also if that
+        is not certain.
 
-        ``seconds``: for how long code ran in between during which other threads may have run.
+        ``seconds``: the duration of code in between during which other threads were free to run.
         """
         # A virtual machine that lost its processor for a while counts no switch, but the switch
         # interval may be over.
@@ -104,8 +105,11 @@ def _num_switches() -> int:
 
 
 def _places() -> dict[int, tuple[FrameType, int]]:
-    """Return the frame and instruction of each other thread. The frames are kept: a thread that has
-    run since is at another instruction, or in another frame."""
+    """Return the frame and the instruction at which each other thread is, by thread id.
+
+    To compare with a later call: a thread that has run meanwhile is at another instruction or in
+    another frame. The frames are kept alive, so that a new frame cannot have the id of an old one.
+    """
     me = threading.get_ident()
     frames = sys._current_frames().items()
     return {thread: (frame, frame.f_lasti) for thread, frame in frames if thread != me}

@@ -114,8 +114,9 @@ def contents_of(cell: CellType) -> Any:
 
 
 def _attribute_of(owner: Any, name: str) -> Any:
-    """Return the present value of an attribute; of a class, only what the class itself stores, also
-    in the slots of `type`."""
+    """Return the present value of an attribute; MISSING if there is none. Of a class, only
+    attributes that the class itself has are returned, not inherited ones.
+    """
     if isinstance(owner, type) and name not in ("__bases__", "__name__", "__qualname__"):
         return owner.__dict__.get(name, MISSING)
     return getattr(owner, name, MISSING)

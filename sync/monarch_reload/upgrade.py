@@ -23,8 +23,8 @@ class ClassUpgrade:
     """A prepared upgrade of the class ``live`` to ``staged``. The commit changes both classes, and
     its undo restores both.
 
-    ``adds_globals``: the module's values that the new methods read are added to the globals of the
-    live methods. ``also`` are further changes of the same commit. Raises NeedsRespawn if live
+    ``adds_globals``: the values in the globals of the new methods are set in the globals of the
+    live methods, too. ``also`` are further changes of the same commit. Raises NeedsRespawn if live
     instances cannot become instances of the new class.
     """
 
@@ -113,8 +113,9 @@ class ClassUpgrade:
 
 
 def _rename(staged: type, live: type) -> None:
-    """Give the staged class, and the functions and classes in it, the qualified names of the live
-    class, which another function may have defined."""
+    """Give the staged class, and the functions and classes in it, the qualified names that they
+    have in the live class. The names differ if the two classes were defined in different functions.
+    """
     prefix, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
     for part in parts_of(staged, staged.__module__):
         if part is not staged and isinstance(part, (FunctionType, type)):
@@ -125,8 +126,9 @@ def _rename(staged: type, live: type) -> None:
 
 
 def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
-    """Return (qualified name of what is around the class, name of ``part`` from the class on); None
-    if ``part`` is not in the class."""
+    """Return (qualified name of what surrounds the class, name of ``part`` beginning with the
+    class's name); None if ``part`` is not defined in the class.
+    """
     outer, class_name, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
     return (outer, class_name + inner) if class_name else None
 

@@ -31,10 +31,11 @@ class Editable(NamedTuple):
 
 
 def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) -> list[Folder]:
-    """Return the folders of editable installs outside of ``workspace``, each with where it lands.
-    Packages are looked up on ``path``, or on ``sys.path``.
+    """Return the folders of editable installs that are outside of ``workspace``. Each ``Folder``
+    says where in the replica it lands.
 
-    Empty if ``workspace.editable`` is off or the workspace has no folders.
+    Packages are looked up on ``path``; None: on ``sys.path``. Empty if ``workspace.editable`` is
+    off or the workspace has no folders.
     """
     if not workspace.editable or not workspace.folders:
         return []
@@ -50,8 +51,9 @@ def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) ->
 
 
 def editable_installs(path: Iterable[str] | None = None) -> list[Editable]:
-    """Return the editable installs among the packages that can be imported from ``path``
-    (``sys.path``)."""
+    """Return the editable installs among the packages that can be imported from the folders
+    ``path``; None: from ``sys.path``.
+    """
     installs: dict[str, Editable] = {}
     for package in metadata.distributions(path=list(sys.path if path is None else path)):
         name = _name_if_editable(package)
@@ -72,8 +74,9 @@ def _name_if_editable(package: metadata.Distribution) -> str:
 
 
 def _roots(package: metadata.Distribution) -> Iterator[Path]:
-    """Yield the folders that a package is imported from: those that its `.pth` file names, or where
-    its import finder finds it."""
+    """Yield the folders from which Python imports an editable package. They are read from the
+    package's `.pth` file, or from the module of its import finder.
+    """
     for file in package.files or ():
         if len(file.parts) > 1 or not file.name.endswith((".pth", "_finder.py")):
             continue

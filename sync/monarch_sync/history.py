@@ -37,11 +37,12 @@ _MAX_PATHS = 20  # named in a record
 
 
 class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
-    """The record of a commit. ``paths`` are the first of the ``num_changed`` files that it changed.
+    """The record of a commit, with the changes that restore the state before the commit.
 
-    ``moves_back``, ``put_back`` and ``take_away`` are the changes that restore the state before the
-    commit; the first record has none. ``takes_back``: this commit took back the generation before
-    it, because a process could not switch to that one.
+    ``paths`` names the first of the ``num_changed`` files that the commit changed. ``moves_back``,
+    ``put_back`` and ``take_away`` are the changes that undo it; they are empty in the first record.
+    ``takes_back``: this commit restored the state before the previous generation, because a process
+    could not switch to that generation.
     """
 
     generation: int
@@ -70,11 +71,12 @@ _decoder: msgspec.msgpack.Decoder[_Record] = msgspec.msgpack.Decoder(_Record)
 
 
 class PastGeneration(NamedTuple):
-    """One earlier generation, from the records. ``seconds`` since the epoch, by this host's clock.
+    """One earlier generation, from the records. ``seconds``: when it was committed, since the
+    epoch, by this host's clock.
 
     ``manifest`` is None if it can no longer be computed from the records. ``missing``: the digests
-    of contents that this host no longer has. ``is_taken_back``: it was shown, and a process could
-    not switch to it.
+    of contents that this host no longer has. ``is_taken_back``: the generation was committed, but a
+    process could not switch to it, and so the next generation undid it.
     """
 
     generation: int
@@ -126,10 +128,10 @@ class History:
         *,
         takes_back: bool = False,
     ) -> None:
-        """Record a commit. Call it before anything that happened after the commit is recorded.
+        """Record a commit. Call it before any later event is recorded, such as a loss of entries.
 
-        ``moves``: the folders that were only renamed, as (old, new), if the caller knows them. They
-        are recorded as moves, not file by file.
+        ``moves``: the folders that were only renamed, as (old, new); None: they are searched for.
+        They are recorded as moves, not file by file.
         """
         moves, back = _way_back(old, new, moves)
         files = [path for path, _, was in back if _is_file(was) or _is_file(new.get(path))]

@@ -9,12 +9,12 @@ from monarch_sync.words import byte_size, num_cells
 
 @dataclass
 class HostReport:
-    """The changes of one push on one host. ``kept`` are files that were changed on the host and
-    were saved under other names.
+    """The changes of one push on one host. ``kept``: files that a program had changed on the host,
+    by the new names under which they were saved.
 
-    The first four numbers count files. ``num_links``: links that were made, changed or deleted;
-    ``num_modes``: files and folders of which only the mode changed; ``num_folders``: empty folders
-    that were made or deleted.
+    ``num_written``, ``num_deleted``, ``num_moved`` and ``num_unchanged`` count files.
+    ``num_links``: links that were made, changed or deleted; ``num_modes``: files and folders of
+    which only the mode changed; ``num_folders``: empty folders that were made or deleted.
     """
 
     host: str

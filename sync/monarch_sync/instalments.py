@@ -79,7 +79,7 @@ class Instalments:
     def answered(view: HostView, reply: Message) -> None:
         """Take in a host's answer to an instalment. Call it after `end` and before the push.
 
-        If the host has not kept the instalment, the push to it starts from nothing.
+        If the host has dropped the instalment, the push to this host sends the whole state.
         """
         if reply != Need([]):
             view.ahead = None

@@ -35,8 +35,9 @@ def push_local(
 ) -> SyncReport:
     """Push the result of a scan to ``replica``: stage, commit.
 
-    ``takes_back``: the state is an earlier one of the replica, whose store has its contents. Raises
-    ``PushRefused``, and ``MovedUnderfoot`` for a file that changed after the scan.
+    ``takes_back``: ``scan`` is an earlier state of ``replica``. No content is sent then, because
+    the replica's store has it. Raises ``PushRefused``, and ``MovedUnderfoot`` for a file that
+    changed after the scan.
     """
     scan = scan.over(replica.manifest)
     manifest = scan.manifest

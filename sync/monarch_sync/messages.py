@@ -34,12 +34,12 @@ PROTOCOL_VERSION = 5
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
-    """One piece of content that is sent beside a message; ``encoding`` says what the bytes are.
+    """Describes bytes that are sent beside a message. ``encoding`` says what the bytes are:
 
-    ``raw``: a content. ``delta`` or ``patch``: pieces or a zstd frame that make the content from
-    ``base``, a content that the host has. ``pack``: several contents one after the other, of which
-    ``parts`` has (digest, size). ``frame``: a compressed pack. A pack and a frame have no digest of
-    their own.
+    ``raw``: a content. ``patch``: a zstd frame that makes the content from ``base``, the digest of
+    a content that the host has. ``delta``: the same, as pieces. ``pack``: several contents one
+    after the other; ``parts`` has the (digest, size) of each. ``frame``: a compressed pack. For a
+    pack and a frame, ``digest`` is not used.
     """
 
     digest: bytes
@@ -53,8 +53,8 @@ class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """A part of a first state: entries and their contents, folders before what is in them. The
     author sends it while it still scans the rest.
 
-    Both ends may do without: if a stage refers to an instalment that the host has not kept, the
-    host answers with ``Need``.
+    The host may drop an instalment. If a stage refers to a dropped instalment, the host answers
+    with ``Need``.
     """
 
     generation: int
@@ -68,9 +68,9 @@ class StageRequest(msgspec.Struct, tag=1, array_like=True, frozen=True):
     ``base``. If ``base`` is empty, ``changed`` is the whole manifest.
 
     ``moves``: folders of the base that were renamed, as (old, new); the other changes apply after
-    the moves. ``takes_back``: the state is the one before the host's present generation, to which a
-    process could not switch. ``ahead``: the digest of the entries that instalments have brought;
-    the changes apply to these.
+    the moves. ``takes_back``: the push restores the state before the host's present generation,
+    because a process could not switch to that generation. ``ahead``: the digest of all entries that
+    instalments have brought; if it is set, the changes apply to these entries.
     """
 
     generation: int
@@ -158,12 +158,12 @@ class AskHistory(msgspec.Struct, tag=40, array_like=True, frozen=True):
 
 
 class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
-    """A generation that a host has had, and how long ago: the clocks of hosts differ, so that no
-    time is sent.
+    """A generation that a host has had. ``age_seconds``: how long ago it was committed; a point in
+    time would mislead, because the clocks of hosts differ.
 
-    ``paths`` are the first of the ``num_changed`` files. ``is_whole`` is False if the host has lost
-    some of its contents, or the records that lead back to it. ``is_taken_back``: it was undone, as
-    a process could not switch to it.
+    ``paths`` are the first of the ``num_changed`` files. ``is_whole`` is False if the host cannot
+    restore the generation: some contents, or records of later changes, are gone. ``is_taken_back``:
+    the generation was undone, as a process could not switch to it.
     """
 
     generation: int
@@ -192,7 +192,9 @@ class AskState(msgspec.Struct, tag=42, array_like=True, frozen=True):
 
 
 class StateReply(msgspec.Struct, tag=43, array_like=True, frozen=True):
-    """All entries of a generation; ``missing`` are contents of it that this host lacks."""
+    """All entries of a generation. ``missing`` are the digests of those of its contents that this
+    host lacks.
+    """
 
     generation: int
     digest_name: str
@@ -229,9 +231,11 @@ class AskChanges(msgspec.Struct, tag=47, array_like=True, frozen=True):
 
 
 class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
-    """The entries that differ between an earlier generation and ``generation``: ``before`` are
-    those of the first, ``now`` those of the second. ``digest`` and ``age_seconds`` are those of
-    ``generation``."""
+    """The entries that differ between an earlier generation and ``generation``: ``before`` are the
+    entries of the earlier generation, ``now`` the entries of ``generation``.
+
+    ``digest`` and ``age_seconds`` describe ``generation``.
+    """
 
     generation: int
     digest: bytes

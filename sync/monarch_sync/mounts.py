@@ -56,8 +56,11 @@ class _MountTable:
 
 @functools.lru_cache(maxsize=1)
 def _table_of(pid: int, path: str) -> _MountTable:
-    """Return the mount table that a process has opened. Each process opens its own: if a forked
-    child shared its parent's, one would take the kernel's reports from the other."""
+    """Return the mount table that the process ``pid`` has opened, and open it at the first call.
+
+    A forked child opens its own: with a shared table, a report of the kernel would reach only one
+    of the two processes.
+    """
     return _MountTable(path)
 
 

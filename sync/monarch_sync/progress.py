@@ -14,8 +14,8 @@ class Progress:
     """How far one push is. The pushing thread writes it; any thread may read it.
 
     ``num_listed`` paths were found, ``num_files`` files were read. ``path`` is the large file that
-    is being read, with ``path_bytes_read`` of its ``path_bytes`` read. ``bytes_to_send`` is over
-    all hosts; ``num_ready`` of ``num_hosts`` hosts have all of theirs.
+    is being read, with ``path_bytes_read`` of its ``path_bytes`` read. ``bytes_to_send`` is the sum
+    over all hosts. ``num_ready`` of ``num_hosts`` hosts have received all content that they need.
     """
 
     step: str = "scan"

@@ -70,12 +70,12 @@ class HostView:
 
 
 class _Change(NamedTuple):
-    """The changes from a host's state to the new one. For a first state, they are the changes from
-    the entries that instalments brought, whose digest is ``ahead``.
+    """The changes from a host's state to the new state. If instalments were sent, they are the
+    changes from the entries in these, and ``ahead`` is the digest of those entries.
 
-    ``contents``: the contents of changed files that may be sent unasked. ``unsure``: those of them
-    that the host may have at another path; those that its manifest has are not sent. ``replaced``:
-    contents of the old state that no file has any more.
+    ``contents``: digests of contents of changed files that may be sent before the host asks for
+    them. ``unsure``: the part of ``contents`` that the host may have at another path. ``replaced``:
+    digests of contents that a file had in the old state and no file has in the new.
     """
 
     base: bytes
@@ -128,10 +128,10 @@ class Push:
         return self._base
 
     def first(self, *, brings_content: bool = True) -> PushMessage:
-        """Return the first message. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
+        """Return the first message. Raises ``MovedUnderfoot`` if a file has changed since the scan.
 
-        With ``brings_content`` False no content is sent, because the host has it all in its store:
-        it returns to an earlier state.
+        With ``brings_content`` False, no content is sent. That is for a host that goes back to an
+        earlier state, as it has all content in its store.
         """
         self._brings_content = brings_content
         return self._stage()
@@ -292,9 +292,12 @@ class Push:
         return PushMessage(message, [content for _, content in blobs])
 
     def files(self) -> list[tuple[bytes, bytes]]:
-        """Return the changes of files as (path, path of the new content): those that the host
-        listed (``Staged.files``), and those of files in folders that were only renamed. A deleted
-        file has an empty second path. Empty before the host has staged."""
+        """Return the changes of files as (path, path of the new content); the second is empty for a
+        deleted file.
+
+        These are the files that the host listed in ``Staged.files``, and the files in folders that
+        were only renamed. Empty before the host has staged.
+        """
         if self.staged is None:
             return []
         files = list(self.staged.files)
@@ -308,8 +311,9 @@ class Push:
         return files
 
     def tell(self, report: HostReport) -> None:
-        """Write into the host's report what it has staged; if nothing, count all files as
-        unchanged."""
+        """Copy the numbers of files, links, modes and folders from the host's ``Staged`` reply into
+        ``report``. Without such a reply, count all files as unchanged.
+        """
         staged = self.staged
         if staged is None:
             report.num_unchanged = self._manifest.num_files

@@ -156,8 +156,9 @@ class SyncReport:
         return {name: value for name, value in vars(self).items() if name != _WAIT}
 
     def owe(self) -> None:
-        """If there are errors, have them printed on stderr later, unless a program looks at this
-        report before."""
+        """If there are errors, arrange that they are printed on stderr later. They are not printed
+        if a program looks at this report first.
+        """
         if self.errors:
             vars(self)[_OWED] = True
 
@@ -254,8 +255,12 @@ class SyncReport:
         ]
 
     def _what_follows(self, limit: int) -> list[str]:
-        """Return the parts of the line that come after the number of changes. Each names at most
-        ``limit`` things, and else only their number; empty if the push failed."""
+        """Return the parts of ``one_line`` that come after the number of changes; empty if the push
+        failed.
+
+        Each part names at most ``limit`` things, and says how many more there are. With 0, it says
+        only their number.
+        """
         if not self.ok:
             return []
         actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
@@ -281,8 +286,10 @@ class SyncReport:
         ]
 
     def _named(self) -> tuple[list[str], list[str], list[str]]:
-        """Return the files that the line names, as (moved, deleted, others); all empty if too many
-        files changed. Reloaded modules are left out, because the line names them anyway."""
+        """Return the files that ``one_line`` names, as (moved, deleted, others); all empty if too
+        many files changed. Files of reloaded modules are left out, because the line names these
+        modules.
+        """
         if not 0 < len(self.changed_files) <= _MAX_NAMED:
             return [], [], []
         deleted = [path for path in self.changed_files if path in self.deleted_files]
@@ -303,7 +310,9 @@ class SyncReport:
         return self.table()
 
     def table(self, width: int | None = None, *, ascii_only: bool = False) -> str:
-        """Return the table: the line, a row for each host, the seconds, and all further lines."""
+        """Return a table: the text of `one_line`, a row for each host, the seconds that the steps
+        took, and lines about everything that a person should know.
+        """
         self._seen()
         lines = [self.one_line(width, ascii_only=ascii_only)]
         lines += host_rows([host for host in self.hosts if self.ok and not host.error])
@@ -339,7 +348,9 @@ class SyncReport:
         return lines
 
     def audit_kept_lines(self) -> list[str]:
-        """Return a line for each kind of code that stays old by design, as a frame that runs."""
+        """Return a line for each kind of code that stays old by design, such as a function that is
+        running.
+        """
         return [f"kept: {printable(text)}" for text in self.kept]
 
     def behind_lines(self) -> list[str]:

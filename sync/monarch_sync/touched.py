@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 class Touched(AbstractSet[Path]):
-    """Paths that were touched since an earlier look. Nothing has changed besides these paths, and
-    the content of folders among them.
+    """The paths that were touched since an earlier look. A path stands also for the content of the
+    folder at it; nothing else has changed.
 
-    ``names``: the same paths as text. To make a ``Path`` of each takes longer than to look at it.
-    ``moves``: folders among them that were only renamed, as (old, new), in order; paths in a moved
-    folder need no look, unless they are in the set themselves. A union or another set made of this
-    one has no moves, so all of its paths are looked at.
+    ``names``: the same paths as text, which is faster than to make a ``Path`` of each. ``moves``:
+    folders among them that were only renamed, as (old, new), in order. A path inside a moved folder
+    was touched only if it is in the set itself. Sets made from this set, such as a union, have no
+    ``moves``, and so all of their paths are looked at.
     """
 
     __slots__ = ("moves", "names")

@@ -79,10 +79,11 @@ def clipped(text: str, width: int, mark: str = "…") -> str:
 
 
 def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[str, int]:
-    """Return (text, column): at most ``width`` columns of a text around the column ``at``, and the
-    column in the result at which that is.
+    """Return at most ``width`` columns of a text, cut so that the column ``at`` is visible, and the
+    column at which it is in the result.
 
-    What is before ``at`` is kept so far as there is room, and the indent always.
+    The text's indent is kept. Of the text before ``at``, as much is cut as is needed for the rest
+    to fit.
     """
     indent = len(text) - len(text.lstrip(" "))
     ahead = at + len(mark) + 2 - width

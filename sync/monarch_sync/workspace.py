@@ -22,8 +22,8 @@ class Folder:
     """One local folder, and where it lands: ``remote`` is a path relative to the replica's root, ""
     for the root itself.
 
-    ``follows_git``: whether git's ignore rules apply to it. They should not for files that an
-    installer has written.
+    ``follows_git``: whether git's ignore rules apply to the folder. It is False for a folder whose
+    files an installer has written.
     """
 
     local: Path
@@ -58,8 +58,9 @@ class Folder:
         return f"{self.remote}/{relative}" if relative else self.remote
 
     def relative_of(self, remote: str) -> str | None:
-        """Return the path, relative to this folder, that lands at a manifest path; None if that
-        lies elsewhere."""
+        """Return the path, relative to this folder, whose entry lands at the manifest path
+        ``remote``. None if no path of this folder lands there.
+        """
         if not self.remote or remote == self.remote:
             return remote[len(self.remote) :]
         prefix = self.remote + "/"
@@ -71,7 +72,9 @@ class Folder:
         return local[len(above) :] if local.startswith(above) else ""
 
     def overlaps(self, local: str) -> bool:
-        """Return whether a local path is this folder's, above it, or inside it."""
+        """Return whether a local path and this folder overlap: one is inside the other, or they are
+        equal.
+        """
         mine = str(self.local)
         return f"{mine}/".startswith(f"{local}/") or local.startswith(f"{mine}/")
 
@@ -79,10 +82,10 @@ class Folder:
 class Workspace:
     """Local folders that hosts mirror.
 
-    `dirs` as a list lands each folder in its own name, as a mapping (local -> remote) where the
-    mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in `.gitignore`
-    syntax, without `!`. `editable` includes the author's editable installs (see
-    `monarch_sync.editable`). `env` is kept for programs that read it; no push uses it.
+    If `dirs` is a list, each folder lands in a folder with its own name. If it is a mapping (local
+    -> remote), each lands at its remote path; "" is the replica's root itself. `ignore` adds
+    patterns in `.gitignore` syntax, without `!`. `editable` includes the author's editable installs
+    (see `monarch_sync.editable`). `env` is kept for programs that read it; no push uses it.
 
     Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, two
     listed folders of one name, and for one folder or pattern in place of a list. A missing folder
@@ -137,8 +140,10 @@ class Workspace:
         return new
 
     def folders_meet(self, touched: Iterable[str]) -> bool:
-        """Return whether one folder has an entry at the place where another lands, or had one that
-        is among the ``touched`` paths."""
+        """Return whether one folder of the workspace has an entry at a path where another folder
+        lands. True also if such an entry is among the ``touched`` paths, because it may just have
+        been deleted.
+        """
         for outer in self.folders:
             for inner in self.folders:
                 inside = outer.relative_of(inner.remote)
@@ -167,11 +172,11 @@ class Workspace:
             shutil.copytree(folder.local, Path(outdir) / folder.remote, dirs_exist_ok=True)
 
     def set_env_vars(self, appdef: Any) -> None:
-        """Set environment variables of a torchx `AppDef`'s roles, so that they find what `merge`
-        put into their image.
+        """Set environment variables of the roles of a torchx `AppDef`, so that they find what
+        `merge` put into their image.
 
-        Sets `WORKSPACE_DIR`, and `CONDA_DIR` if the workspace has an `env`, where a role has none,
-        and adds the folders to its `PYTHONPATH`.
+        The folders are added to each role's `PYTHONPATH`. `WORKSPACE_DIR` is set if a role does not
+        have it yet, and so is `CONDA_DIR` if the workspace has an `env`.
         """
         for role in appdef.roles:
             root = role.env.setdefault("WORKSPACE_DIR", f"{_IMAGE}/workspace")

@@ -93,7 +93,7 @@ class SwitchBarrier:
         return Do(number, Work.RAISE_FENCE)
 
     def close_gate(self, next_number: Callable[[], int]) -> list[Effect]:
-        """Forbid further spawns, once."""
+        """Forbid further spawns. Later calls do nothing."""
         if self.gate:
             return []
         self.gate = next_number()
@@ -108,17 +108,19 @@ class SwitchBarrier:
         return bool(behind & self._come)
 
     def came(self, proc: str) -> bool:
-        """Record that all actors of a process have reached the fence.
+        """Record that all actors of the process ``proc`` have reached the fence.
 
-        Returns whether a message was sent to the process that now waits behind the fence.
+        Returns whether a message to ``proc`` was sent after the fence, so that it waits there
+        behind the fence.
         """
         self._come.add(proc)
         return proc in self._sent
 
     def hold(self, now: float) -> list[Effect]:
-        """Note that the fence delays a sender from ``now`` on; ignored if it delays one already.
+        """Note that the fence delays a sender from ``now`` on. Later calls are ignored.
 
-        The effects tell the fence's owner, if the fence is in another process's order.
+        If the fence is part of another process's fence, the effects tell that process; otherwise
+        there are none.
         """
         if self.held_at is not None:
             return []
@@ -127,10 +129,10 @@ class SwitchBarrier:
 
     @property
     def wakes_at(self) -> float:
-        """Return the next time to act.
+        """Return the next time at which something must be done.
 
-        Before the fence delays a sender, this is when to check whether it does. Afterwards it is
-        when to give up, or infinity without a time limit.
+        While the fence delays no sender, it is the time to check whether it does. After that, it is
+        the time to give up; infinity if the fence has no time limit.
         """
         if self.held_at is None:
             return self.look_at

@@ -49,8 +49,8 @@ class Coordinator:
     """The coordinator of the switch to ``generation``, once all have prepared.
 
     ``draw`` returns a random number between 0 and its argument. The first fence stays for
-    ``fence_seconds``, and each later one for longer. Events are methods; each returns
-    the next order or pause, or None once it ``is_over``.
+    ``fence_seconds``, and each later fence for longer. Events are methods; each returns the next
+    order or pause, or None when the switch ``is_over``.
     """
 
     def __init__(
@@ -91,7 +91,9 @@ class Coordinator:
         return self._move(SwitchEvent.LATE if vote is Vote.LATE and not is_last else SwitchEvent.NO)
 
     def interrupted(self) -> Effect | None:
-        """Handle an interrupt of the author (Ctrl-C). Not to be called once it ``is_decided``."""
+        """Handle an interrupt of the author (Ctrl-C), and return what to do next. Do not call it
+        when ``is_decided`` is true.
+        """
         return self._move(SwitchEvent.LOST)
 
     def woke(self) -> Effect | None:

@@ -27,7 +27,8 @@ class Work(Enum):
 
 
 class Reason(Enum):
-    """Why an order was not carried out, beside the reasons that the procs give."""
+    """A reason why this process has not carried out an order. The procs give reasons of their
+    own."""
 
     NEW_PROC = "a new proc is not up yet"
     ACTORS = "not all actors have come to the fence"
@@ -41,7 +42,7 @@ class Reason(Enum):
 
 
 class Do(NamedTuple):
-    """Do this work. First revert ``generation``, unless it is 0."""
+    """Do this piece of work. If ``generation`` is not 0, revert that generation before it."""
 
     number: int
     work: Work
@@ -50,7 +51,9 @@ class Do(NamedTuple):
 
 
 class AskProcs(NamedTuple):
-    """Send an order to procs, each with its number, and pass their answers to ``voted``."""
+    """Send ``order`` to the procs in ``asked``, given as (number, uid). Pass the answer of each to
+    ``voted`` with its number.
+    """
 
     asked: Sequence[tuple[int, str]]
     order: Order
@@ -67,7 +70,8 @@ class TellProcs(NamedTuple):
 class AnswerOrder(NamedTuple):
     """Answer the order that came with this ``token``.
 
-    The answer has the vote, and ``reasons`` with the proc that each is about ("": this process).
+    The answer has the vote, and ``reasons`` as (reason, uid of the proc that it is about); the uid
+    is "" for this process.
     """
 
     token: int
@@ -82,7 +86,7 @@ class Say(NamedTuple):
 
 
 class TellHeld(NamedTuple):
-    """Tell the owner that sent the fence that the fence delays a sender."""
+    """Send a message to the owner that has sent the fence: the fence delays a sender."""
 
     attempt: int
 

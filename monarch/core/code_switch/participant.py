@@ -47,12 +47,12 @@ class Participant:
     """Follows the orders of one ``coordinator`` at a time.
 
     ``members`` returns the procs that switch with this process at the moment of the call. If
-    ``is_root``, it reverts a switch whose author dies. ``uid`` is this process's own, because
-    messages to its own actors wait at the fence too.
+    ``is_root``, the participant reverts a switch whose author dies. ``uid`` is this process's own,
+    because messages to its own actors wait at the fence too.
 
-    Events are methods; each returns the effects to carry out, in order. ``number`` in an effect
-    identifies its answer; answers to finished work are ignored. ``wakes_at`` is the time to call
-    ``tick``.
+    Events are methods; each returns the effects to carry out, in order. An effect that asks for
+    work or for an answer has a ``number``, which comes back with the outcome; outcomes with an old
+    number are ignored. ``wakes_at`` is the time to call ``tick``.
     """
 
     def __init__(
@@ -101,9 +101,10 @@ class Participant:
     def on(
         self, order: Order, sender: str, token: int, now: float, leaving: Iterable[str] = ()
     ) -> Effects:
-        """Handle an order, to be answered under ``token`` if that is not 0. Raises ``IllegalEvent``
-        if it is too late, or if its sender may not give it.
+        """Handle an order of ``sender``. The answer gets the number ``token``; 0: the order needs
+        no answer.
 
+        Raises ``IllegalEvent`` if the order is too late, or if its sender may not give it.
         ``leaving`` are the procs on the hosts that are left behind.
         """
         kind = order.kind
@@ -164,8 +165,9 @@ class Participant:
     def _raise_fence(self, order: Order, token: int, now: float) -> Effects:
         """Raise a fence for all members.
 
-        If the order has no ``seconds``, the fence is part of another process's fence. Then it is
-        raised in this process at once, and answered when all have passed it, even if it was lifted.
+        If the order has no ``seconds``, the fence is part of another process's fence. Then the
+        fence is raised in this process at once. The order is answered when all members have passed
+        the fence, even if it was lifted meanwhile.
         """
         self._telling.begin(now)
         fence = self.fence = SwitchBarrier(order.attempt, token, order.seconds, now)
@@ -214,8 +216,9 @@ class Participant:
         return effects if votes.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def _go(self, token: int) -> Effects:
-        """Handle that the switch is decided: run the new code. A proc that gives way ends in an
-        orderly way, with its old code."""
+        """Handle that the switch is decided: run the new code. A proc that will be replaced by a
+        new proc ends in an orderly way, with its old code.
+        """
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
@@ -280,8 +283,8 @@ class Participant:
     def held(self, attempt: int, now: float) -> Effects:
         """Note that a fence delays a sender of messages.
 
-        ``attempt`` is 0 for the fence in this process, or the number of the fence in a proc that
-        reported it.
+        ``attempt`` is 0 for the fence in this process. Otherwise a proc has reported it, and it is
+        the number of the fence there.
         """
         fence = self.fence
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
@@ -330,8 +333,8 @@ class Participant:
             raise IllegalEvent(f"nothing was asked under the number {number}")
 
     def _knows(self, sender: str, generation: int) -> bool:
-        """Return whether ``sender`` is the coordinator of the present switch, and that is to
-        ``generation``.
+        """Return whether a switch is in progress here, ``sender`` is its coordinator, and it is the
+        switch to ``generation``.
         """
         return not self.is_idle and (sender, generation) == (self.coordinator, self.generation)
 
@@ -375,7 +378,9 @@ class Participant:
         return Order(kind, self.generation, attempt, seconds, behind)
 
     def _prepare_new(self, token: int) -> list[Effect]:
-        """Ask those procs to prepare that were not asked before, as they have started since."""
+        """Ask the procs that have started since the last order to prepare, because they were not
+        asked before.
+        """
         new = [proc for proc in self._members() if proc not in self._prepared]
         self._prepared.update(new)
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
@@ -413,12 +418,14 @@ class Participant:
         return [*effects, *fence.answer()]
 
     def _awaited(self) -> SwitchBarrier | None:
-        """Return the fence that not all processes have passed yet; None if there is none."""
+        """Return the present fence if some processes have not passed it yet; else None."""
         fence = self.fence if self.state is ParticipantState.FENCING else None
         return fence if fence is not None and fence.is_awaited else None
 
     def _pass(self, fence: SwitchBarrier) -> list[Effect]:
-        """If all have passed a fence that was lifted, answer the orders that wait for this."""
+        """If ``fence`` was lifted and all processes have passed it, answer the orders that wait for
+        that; otherwise return no effects.
+        """
         if not (fence.is_lifted and fence.is_passed):
             return []
         return [*fence.answer(), *self._end_lift()]

@@ -20,8 +20,9 @@ NOBODY = -1
 class AskOwner(NamedTuple):
     """Send a request to an owner, given by its index; pass the answer to ``voted``.
 
-    Requests about files go to hosts. ``SHOW_FILES`` goes to the hosts on which nothing runs (owner
-    ``NOBODY``). ``TAKE_BACK_FILES`` goes to them, or to the hosts of an owner that was lost.
+    Requests about files go to hosts. ``SHOW_FILES`` goes to the hosts on which nothing runs;
+    ``owner`` is ``NOBODY`` then. ``TAKE_BACK_FILES`` goes to these hosts too, or to the hosts of an
+    owner that was lost.
     """
 
     owner: int
@@ -71,9 +72,9 @@ class Proposal:
 
     @property
     def switching(self) -> int | None:
-        """The owner that was told to switch and has not answered; None if there is none.
+        """The owner that was told to switch and has not answered yet; None if there is none.
 
-        Only this owner can be stopped.
+        It is the only owner that can still be stopped.
         """
         request = self._open
         is_switch = isinstance(request, AskOwner) and request.order is SwitchOrder.SWITCH

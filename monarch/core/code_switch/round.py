@@ -53,7 +53,9 @@ class Round(msgspec.Struct, kw_only=True, eq=False):
         return [AnswerOrder(self.token, self.reasons, self.seconds)] if self.token else []
 
     def add(self, vote: Vote) -> None:
-        """Count a vote. One ``NO`` outweighs all, one ``LATE`` every ``YES``."""
+        """Count a vote. The combined vote is ``NO`` if one vote was ``NO``, else ``LATE`` if one
+        was ``LATE``, else ``YES``.
+        """
         if vote is Vote.NO or (vote is Vote.LATE and self.vote is Vote.YES):
             self.vote = vote
 
@@ -73,8 +75,8 @@ class Round(msgspec.Struct, kw_only=True, eq=False):
     ) -> list[Effect]:
         """Handle the vote or the death of a proc.
 
-        ``replaced`` are the procs that are known to be replaced; a proc that gives way while it
-        halts is added.
+        ``replaced`` are the procs that new procs will replace. If a proc gives way while it halts
+        (``gives_way``), it is added to them.
         """
         if number in self.leaving:
             self.leaving.pop(number)
@@ -102,7 +104,9 @@ class Round(msgspec.Struct, kw_only=True, eq=False):
         return self._end(preparing) if now >= self.ends_at else []
 
     def _end(self, preparing: dict[int, str]) -> list[Effect]:
-        """Stop waiting for the procs that have not answered."""
+        """Stop waiting for the procs that have not answered. They count as votes of ``NO``, unless
+        the order is to revert.
+        """
         silent = [*self.asked.values()]
         if self.order is SwitchOrder.PREPARE:
             silent += preparing.values()

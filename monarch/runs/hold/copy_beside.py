@@ -190,7 +190,7 @@ class CopyBeside:
             copied_piece.copy_(piece)
 
     def _has_counted_writes(self) -> bool:
-        """Whether torch has counted a write into a later tensor since the copy began."""
+        """Whether torch has counted a write into a tensor of ``later`` since the copy began."""
         versions = self._versions.items()
         return any(_version_of(self._tensors[number]) != version for number, version in versions)
 
@@ -212,9 +212,10 @@ class CopyBeside:
         self._tensors = []
 
     def renew(self, held: Sequence[Any]) -> bool:
-        """Reuse this copy for another call, if the restored state has the same tensors.
+        """Make this copy serve the next call too, if the restored state still has the tensors of
+        ``later``.
 
-        ``held`` are the optimizers' current tensors. Return whether the copy can be reused.
+        ``held`` are the optimizers' current tensors. Returns whether the copy can be reused.
         """
         tensors = [self._tensors[number] for number in self.later]
         if not self._done.is_set() or self._error:
@@ -242,7 +243,8 @@ class CopyBeside:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the later tensors are unchanged since the copy began, as far as can be seen.
+        """Whether the tensors of ``later`` are unchanged since the copy began, as far as can be
+        seen.
 
         They count as unchanged if no optimizer has begun a step, torch's counters show no write,
         and the sums of their bits are the same. The copy itself is not read.
@@ -341,10 +343,11 @@ def _laid_out(
 
 
 def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: float = 0.0) -> bool:
-    """Whether a copy of these tensors is fast enough to be made before the call that it is for.
+    """Whether a copy of these tensors is so fast that it can be made before the call, and not
+    during the call.
 
-    It is judged by the last measured speeds, by ``call_seconds``, the duration of the call, and by
-    ``num_new_bytes`` of memory that must still be allocated.
+    That is judged by the last measured speeds, by ``call_seconds``, the duration of the call, and
+    by ``num_new_bytes`` of memory that must still be allocated.
     """
     seconds: dict[str, float] = {}
     for tensor in tensors:

@@ -37,8 +37,8 @@ class HostRoom:
 class RoomVerdict:
     """Whether a copy of the state fits into a host's memory.
 
-    If not (``fits``), ``why`` says, with numbers, what is short. ``may_be_pinned``: the limit of
-    locked memory allows it.
+    If it does not fit, ``why`` says, with numbers, which memory is short. ``may_be_pinned``:
+    pinning it is within the limit of locked memory.
     """
 
     fits: bool

@@ -43,7 +43,9 @@ _NUM_TOLD = 5
 
 
 def but_for(state: str, unkept: Sequence[str]) -> str:
-    """Return text that says how the ranks were restored (``state``), except for ``unkept``."""
+    """Return a text about how the ranks were restored. It is ``state`` if that is not "", and ends
+    with the exceptions in ``unkept``: objects that were not restored or not compared.
+    """
     exceptions = [description for description in unkept if description != SAMPLED]
     how = state or (_AS_IT_WAS if len(exceptions) == len(unkept) else _BY_SAMPLES)
     if not exceptions:
@@ -95,11 +97,13 @@ class HoldReport:
 
     @property
     def is_of_this_program(self) -> bool:
-        """Whether the procs are this program's own, to which no other program can push."""
+        """Whether the procs are on a host inside this program. No other program can push to it."""
         return any(host.uid == process.current().node.uid for host in self._hosts)
 
     def tell_raised(self, failure: Failure, *, in_place: bool) -> None:
-        """Report why an error of new code is raised in this program, instead of holding."""
+        """Report that an error of new code is raised in this program, and why the run does not hold
+        instead.
+        """
         ranks = "All ranks are as before the call" if in_place else "Ranks cannot be put back"
         self._alarm(
             "failed_edit",
@@ -123,8 +127,9 @@ class HoldReport:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Let `answers` yield a person's answers while the block runs: a key in the run's terminal
-        or in a watch, or a command."""
+        """While the block runs, let `answers` yield a person's answers. A person presses a key in
+        the run's terminal or in a watch, or gives a command.
+        """
         self._question, self._newest, self._asked_at = None, 0, 0.0
         listen = None if self._record is None else self._record.listen_to_keys
         try:
@@ -134,9 +139,8 @@ class HoldReport:
             self._keys = None
 
     def answers(self) -> Iterator[str]:
-        """Yield a person's answers that have come since the last call.
-
-        They are pressed keys, and the kinds of bulletins about `ASKED`.
+        """Yield a person's answers since the last call: keys pressed in the run's terminal, and
+        answers that other programs have sent as bulletins.
         """
         while self._keys is not None and (key := self._keys.take()):
             if key in KEYS:
@@ -167,11 +171,11 @@ class HoldReport:
         state: str = "",
         begins_anew: bool = False,
     ) -> None:
-        """Report a failure and follow the run's policy: it then holds, or goes back to older code.
+        """Report a failure and follow the run's policy: hold, roll back to older code, or end.
 
-        ``state`` says more about the ranks than ``in_place`` does. If the ranks are not in place,
-        or if ``begins_anew``, code that runs only at a start counts at once. Raises ``RunFailed``
-        if the run must end.
+        ``in_place``: all ranks are as before the call; ``state`` says in words how they were
+        restored. If they are not in place, or if ``begins_anew``, the attempt restarts, so code
+        that runs only at a start counts at once. Raises ``RunFailed`` if the run must end.
         """
         process.current().begins_anew = begins_anew or not in_place
         self._edits.in_place = in_place
@@ -228,11 +232,12 @@ class HoldReport:
             self._record.phase("holding: waiting for a save")
 
     def answer_apart(self, failure: Failure, right: int | None) -> bool:
-        """Decide what follows when ranks that should be alike differ.
+        """Decide what follows when ranks differ that should have the same state.
 
-        Return True if all must take the state of rank ``right``, False if they must continue from
-        the last checkpoint: as a person says, or the run's policy, which prefers a checkpoint.
-        Raises ``RunFailed`` if the run must end, ``KeyboardInterrupt`` if it must stop.
+        Return True if all must take the state of rank ``right``, and False if they must continue
+        from the last checkpoint. A person decides; without a person the run's policy does, which
+        prefers a checkpoint. Raises ``RunFailed`` if the run must end, ``KeyboardInterrupt`` if it
+        must stop.
         """
         if self._edits.policy == "end":
             then = "goes on from the last checkpoint" if self._has_checkpoint() else "begins again"
@@ -326,7 +331,9 @@ class HoldReport:
         return in_place
 
     def over(self, doing: str, generation: int) -> None:
-        """Report that the activity that had failed has succeeded, or that new procs train again."""
+        """Report the end of a hold: the activity that had failed has succeeded, or new procs train
+        again.
+        """
         since = self._edits.held_since
         if since is None:
             return
@@ -373,7 +380,7 @@ class HoldReport:
     def end_words(self, failure: Failure) -> str:
         """Return the text with which a run ends after a failure on new code.
 
-        It says how to go back to older code, if some has gone well.
+        It says how to go back to older code, or that no older code has gone well.
         """
         good = failure.good
         if failure.generation in self._edits.origins:

@@ -43,19 +43,22 @@ _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__nam
 
 
 class Holding:
-    """Calls ``actors`` on ``procs`` so that a failing edit does not end the run. Nor does code that
-    fails at its first call, if a person watches.
+    """Calls ``actors`` on ``procs`` so that a failing edit does not end the run. If a person
+    watches, code that fails at its first call does not end it either.
 
-    With a ``record``, events are recorded, and shown here and in every watch. Without one, or
-    without a terminal, it holds as well; but an error on procs of ``this_host()``, to which no
-    other program can push, is raised. ``rejoin`` is called before the next call if process groups
-    were aborted so that ranks return: it makes new groups. If it is ``None``, groups are never
-    aborted: ranks are restored only if all have raised by themselves, and no average of gradients
-    is half made. ``alike`` returns how ranks differ that should have the same state, or ""; it is
-    called when ranks were restored, and when they have new groups. ``seconds`` is the longest time
-    for a call. ``memory`` is the attempt's (``TrainingAttempt.memory``); new processes can continue
-    from the copies in it, which are made before new code is tried. ``save`` writes a checkpoint of
-    the current state; it is called before new code is tried if hosts have no room for these copies.
+    With a ``record``, events are recorded, and shown here and in every watch. Without a record, or
+    without a terminal, it holds as well. But on procs of ``this_host()``, to which no other program
+    can push, the error is raised.
+
+    ``rejoin`` is called before the next call if process groups were aborted so that ranks return;
+    it makes new groups. If it is ``None``, groups are never aborted: ranks are restored only if all
+    have raised by themselves, and no average of gradients is half made. ``alike`` returns how ranks
+    differ that should have the same state, or ""; it is called when ranks were restored, and when
+    they have new groups. ``seconds`` is the longest time for a call.
+
+    ``memory`` is the attempt's ``TrainingAttempt.memory``. Before new code is tried, copies of the
+    state are made in it, from which new processes can continue. ``save`` writes a checkpoint of the
+    current state; it is called instead if hosts have no room for the copies.
     """
 
     #: Calls that take longer are not made ahead, as that would save nothing.
@@ -143,8 +146,8 @@ class Holding:
         only with the code that the run began with: newer code is tried one call at a time.
         ``is_ahead`` says whether it was done.
 
-        If the ranks cannot be restored, or must not be (``in_place``), it raises ``BeginAgain``
-        when there is a fix: ``with_attempts`` then restarts in new procs.
+        If the ranks cannot be restored, or must not be (``in_place`` False), it waits for a fix and
+        then raises ``BeginAgain``; ``with_attempts`` then restarts in new procs.
         """
         name = endpoint._name
         limit = self._seconds if seconds is None else seconds
@@ -181,8 +184,8 @@ class Holding:
         return answers
 
     def shadow(self) -> None:
-        """Have each rank copy its current state into its host's memory during the next call; new
-        processes continue from the copy. Skipped while ranks are called ``ahead``.
+        """Have each rank copy its current state into its host's memory during the next call, so
+        that new processes can continue from it. Nothing is done while ranks are called ``ahead``.
         """
         if self._ahead is None:
             self._ask_trials(self._trials.shadow)
@@ -216,7 +219,9 @@ class Holding:
             self._held.slow(text)
 
     def _ask_trials(self, endpoint: Any, *args: Any) -> list[Any]:
-        """Return the answers of all trials; an empty list if a rank cannot answer."""
+        """Call this endpoint of the trials of all ranks, and return the answers; an empty list if a
+        rank does not answer.
+        """
         try:
             return list(endpoint.call(*args).get(timeout=_ANSWER_SECONDS).values())
         except (MonarchError, ActorError, TimeoutError):
@@ -248,10 +253,11 @@ class Holding:
     def run(
         self, activity: str, work: Callable[[], T], doing: str = "", *, in_place: bool = True
     ) -> T:
-        """Return the result of ``work``, which is repeated with newer code if new code has made it
-        fail.
+        """Return the result of ``work``. If new code has made it fail, it is repeated when there is
+        newer code.
 
-        ``activity`` is the name of all such calls, ``doing`` the text for this one.
+        ``activity`` names the kind of work, for the history of the run's code; ``doing`` is a text
+        for people about this one call.
         """
         __tracebackhide__ = True
         while True:
@@ -385,8 +391,10 @@ class Holding:
             self._held.over("a comparison of the ranks", _generation())
 
     def _failure_of_loss(self, activity: str, doing: str, error: Exception) -> Failure:
-        """Return the failure for a death or hang; raises ``error`` if the code is not to blame: a
-        first death may be chance, and so may a hang of code that has gone well.
+        """Return the failure for a death or a hang.
+
+        Raises ``error`` instead if the code need not be to blame: a first death may be chance, and
+        so may a hang of code that has gone well.
         """
         generation, edits = _generation(), self.edits
         is_first = edits.is_new(activity, generation)
@@ -415,10 +423,10 @@ class Holding:
         generation: int,
         reports: Sequence[TrialReport],
     ) -> Failure:
-        """Return the failure for a hold.
+        """Return the failure for which the run will hold.
 
-        Raises ``error`` if no edit since the beginning can have caused it, and no person can fix
-        it.
+        Raises ``error`` instead if no edit since the beginning can have caused it, and no person is
+        there to fix it.
         """
         edits, is_hang = self.edits, isinstance(error, RankHangs)
         # The generation that ran, not the current one, which may have a fix already.
@@ -514,9 +522,9 @@ class Holding:
         return False
 
     def _have_all_raised(self, reports: Sequence[TrialReport]) -> bool:
-        """Whether all ranks have raised an error of their own, and their groups are intact.
+        """Whether all ranks have raised an error of their own, and their process groups are intact.
 
-        Ranks get a moment to raise. If all have raised, none waits for another.
+        Ranks get a moment to raise. If all have raised, no rank waits for another rank any longer.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         # A rank that has not begun when another has raised still reports its previous call.
@@ -560,8 +568,9 @@ class Holding:
         return not any(error for error, _ in restored)
 
     def _end_ranks(self) -> None:
-        """End all ranks, because a rank is stuck: a push of the fix would wait for it without
-        end."""
+        """End all ranks, because a rank is stuck. A push of the fix would wait for the stuck rank
+        for ever.
+        """
         brief = configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0)
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)
@@ -642,7 +651,7 @@ class _SlowTrial(SlowCall):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Let a person answer while the block runs, if the call was reported as slow."""
+        """If the call was reported as slow, let a person answer while the block runs."""
         with self._listening:
             yield
 

@@ -33,9 +33,10 @@ class TensorPlace(NamedTuple):
 
 @dataclass
 class PackedState:
-    """A packed state: ``text`` has the containers and values, with a number for each tensor.
+    """A state in packed form. ``text`` has the containers and values of the state, and a number in
+    place of each tensor.
 
-    Two tensors with the same layout and memory count as one.
+    Two tensors with the same layout and memory have the same number.
     """
 
     text: str = "null"
@@ -89,7 +90,9 @@ def unpacked(text: str, tensors: Sequence[Any]) -> Any:
 
 
 def tensor_at(memory: Any, place: TensorPlace) -> Any:
-    """Return the tensor at a place in ``memory``, a tensor of bytes, which it shares."""
+    """Return the tensor at a place in ``memory``, which is a tensor of bytes. The result is a view
+    of that memory.
+    """
     torch: Any = sys.modules["torch"]
     data = memory[place.offset : place.offset + place.num_bytes].view(getattr(torch, place.dtype))
     return data.as_strided(place.shape, place.stride, data.storage_offset())
@@ -124,7 +127,9 @@ _DICTS: dict[str, Any] = {"dict": dict, "Counter": Counter, "OrderedDict": Order
 
 
 def _packed(value: Any, path: str, number_of: Callable[[Any], int]) -> Any:
-    """Return a value as JSON; a value that JSON lacks is a list that begins with its kind."""
+    """Return a value as JSON. A value of a kind that JSON lacks is returned as a list that begins
+    with the name of the kind.
+    """
     torch: Any = sys.modules["torch"]
     kind = type(value)
     if kind in _PLAIN:

@@ -85,8 +85,9 @@ def _each_once(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _wait_for(device: Any) -> None:
-    """Wait for the work queued on a device, which may still use memory that is about to be
-    freed."""
+    """Wait until a device has done the work that was queued on it. That work may still use memory
+    that is about to be freed.
+    """
     torch: Any = sys.modules["torch"]
     if device.type != "cpu":
         with contextlib.suppress(RuntimeError):  # of a group that was aborted

@@ -33,9 +33,11 @@ BeginCopy = Callable[[list[Any]], "CopyBeside | None"]
 
 
 class PutBack(Protocol):
-    """Restores the state, each time that it is called; returns what it could not restore, in words.
+    """A function that restores the state, each time that it is called. It returns descriptions of
+    the objects that it could not restore.
 
-    ``SAMPLED`` is among these if only samples and torch's counts show that weights are unchanged.
+    ``SAMPLED`` is among the descriptions if only samples and torch's counts show that weights are
+    unchanged.
     """
 
     def __call__(self, *, is_same_code: bool = True) -> list[str]: ...
@@ -75,7 +77,7 @@ def held_by_optimizers(instance: object) -> list[Any]:
 
 
 class _Optimizers(Copies):
-    """Collects the tensors of the optimizers that a walk meets, and copies nothing."""
+    """Collects the tensors of the optimizers that a walk finds. It makes no copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,12 +101,13 @@ class _Optimizers(Copies):
 def watch(
     instance: object, samples: ValueSamples | None = None, call_seconds: float = 0.0
 ) -> PutBack | None:
-    """Copy the small parts of the state and record facts about the rest.
+    """Copy the small parts of the state, and record facts about the rest, so that a change of it is
+    noticed.
 
     The returned function restores the state, or raises ``Changed``. It is ``None`` if the actor
-    keeps its state itself, by ``__keep__``. ``samples`` make the next call cheaper if the caller
-    keeps them; comparing large tensors may take a small share of ``call_seconds``, the time of a
-    call.
+    keeps its state itself, by ``__keep__``. If the caller passes the same ``samples`` for each
+    call, the next calls are cheaper. Comparing large tensors may take a small share of
+    ``call_seconds``, the time of a call.
     """
     if hasattr(instance, "__keep__"):
         return None

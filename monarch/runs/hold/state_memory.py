@@ -88,8 +88,8 @@ class CopyText:
 
 
 class StateMemory:
-    """The memory of the rank ``name`` of the run ``owner``; without an owner it is this process's
-    alone.
+    """The memory of the rank ``name`` of the run ``owner``, in which copies of its state are
+    written. Without an owner, no other process gets it.
 
     Only one thread at a time may use it.
     """
@@ -115,7 +115,9 @@ class StateMemory:
         self._older: StateMemory | None = None
 
     def num_new_bytes(self, text: CopyText, *, keeps_older: bool) -> int:
-        """Return how much more memory a copy needs than exists already."""
+        """Return how many bytes of memory must be allocated for a copy, beyond the memory that
+        exists already.
+        """
         needed = _num_bytes_of(text)
         self._adopt(needed)
         if needed > self._half_bytes:
@@ -239,8 +241,8 @@ class StateMemory:
             self._have_held()
 
     def _back(self, half: int, num_bytes: int) -> None:
-        """Allocate the memory of a half before it is written: a write without memory would end the
-        process by SIGBUS.
+        """Allocate the memory of a half before it is written. If the host has no memory left, a
+        write would end the process by SIGBUS.
         """
         end = min(-(-num_bytes // _PAGE) * _PAGE, self._half_bytes)
         base = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
@@ -305,7 +307,8 @@ class CopyInMemory:
 
 @dataclass(frozen=True)
 class CopyPlace:
-    """Where a process of the host finds a rank's copy, and the copy's marks."""
+    """A rank's copy in the memory of its host: where a process of the host finds it, and its
+    marks."""
 
     place: MemoryPlace
     half: int

@@ -157,8 +157,8 @@ class Walk:
         self._todo, self._seen = [], {}
 
     def _add(self, values: Iterable[Any], holder: Any) -> bool:
-        """Queue values for the walk; return whether their holder must get a replacement for any of
-        them.
+        """Queue values for the walk. Return whether one of them needs a replacement in the copy of
+        ``holder``, the object that refers to them.
         """
         seen, todo, special, is_special = self._seen, self._todo, self._special, False
         for value in values:
@@ -319,8 +319,9 @@ class Walk:
             self._undos.append(functools.partial(_set_hooks, parameter, name, hooks))
 
     def _member(self, value: Any) -> None:
-        """Record the attributes of an enum member. The member belongs to its class, because new
-        code makes new members.
+        """Record the attributes of an enum member.
+
+        The member itself is not recorded: it belongs to its class, and new code makes new members.
         """
         if not is_library(type(value).__module__):
             attributes = _dict_of(value)
@@ -532,8 +533,9 @@ def _refill_namespace(
     put: Callable[[str, Any], object],
     drop: Callable[[str], object],
 ) -> None:
-    """Restore the data of a namespace, whose current ``names`` are given. Code in it belongs to
-    the reloader, and later imports stay."""
+    """Restore the data of a namespace, whose current ``names`` are given. Functions, classes and
+    modules are left as they are: the reloader has changed the code, and later imports stay.
+    """
     for name, value in kept.items():
         current = get(name, _GONE)
         if current is not value and not _is_code(value) and not _is_code(current):
@@ -571,13 +573,16 @@ def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
 
 
 class _StandIn:
-    """A replacement in the copy of a holder, for a value that the copy must not contain."""
+    """Stands in for a value of a holder that must not be in the copy of the holder."""
 
     def renew(self) -> None:
-        """Prepare for the next restoration of the state, before the holders get their values."""
+        """Prepare to restore the state once more. It is called before the holders get their
+        values."""
 
     def value(self, current: Any) -> Any:
-        """Return the value that the holder must have instead of its ``current`` one."""
+        """Return the value that a holder gets when the state is restored. ``current`` is the value
+        that it has now.
+        """
 
 
 class _CopiedIterator(_StandIn):
@@ -594,9 +599,10 @@ class _CopiedIterator(_StandIn):
 
 
 class _Wrapper(_StandIn):
-    """Replaces a model that is wrapped for a process group, in the copy of its holder.
+    """Stands in for a model that is wrapped for a process group, such as a DDP model, in the copy
+    of its holder.
 
-    It does not keep the wrapper alive, because the hooks of a wrapper would still run after its
+    It does not keep the wrapper alive: the hooks of the wrapper would still run after its process
     group is replaced.
     """
 

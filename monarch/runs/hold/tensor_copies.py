@@ -37,8 +37,8 @@ class Changed(Exception):
 class Copies:
     """Copies all tensors and arrays that a walk meets.
 
-    ``undos`` restore them. ``checks`` run before and raise ``Changed`` if a tensor that had no room
-    for a copy has changed.
+    ``undos`` restore their values. Before that, ``checks`` run: a check raises ``Changed`` if a
+    tensor has changed that could not be copied, because there was no room.
     """
 
     def __init__(self) -> None:
@@ -89,8 +89,10 @@ class Copies:
         self.undos.append(put_back)
 
     def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
-        """Return the gradient of a tensor, for the walk to follow, if it consists of other tensors.
-        It is kept alive.
+        """Return the gradient of a tensor, for the walk to follow; () if it has none. Used for a
+        gradient that consists of other tensors.
+
+        The gradient is kept alive, so that it can be put back.
         """
         gradient = tensor.grad
         self._put_gradient_back(tensor, lambda: gradient)
@@ -134,10 +136,11 @@ class Copies:
         self.undos.append(put_back)
 
     def _keep_flag_and_gradient(self, torch: Any, tensor: Any) -> None:
-        """Record whether a tensor needs a gradient, and copy its gradient.
+        """Record whether a tensor needs a gradient, and copy the values of its gradient.
 
-        The gradient itself is not kept, since a step frees it: keeping it would need its memory
-        twice. If nobody else refers to it, a new tensor is as good.
+        The gradient itself is not kept alive, because a step frees it, and so the memory would be
+        needed twice. If nobody else refers to the gradient, a new tensor with the same values does
+        as well.
         """
         needs_gradient, gradient = tensor.requires_grad, tensor.grad
         copied = None if gradient is None else _copied(torch, gradient.detach())
@@ -181,8 +184,8 @@ class Copies:
         self.undos.append(put_back)
 
     def optimizer(self, optimizer: Any) -> None:
-        """Record an optimizer, before its tensors. Here it does nothing: the walk copies its
-        tensors.
+        """Called for each optimizer, before its tensors are met. This class does nothing here,
+        because the walk copies the tensors.
         """
 
     def told(self, value: Any) -> Undo:
@@ -228,7 +231,9 @@ class LaterCopies(Copies):
         return [tensor for layout, tensor in of_optimizers.items() if layout in met]
 
     def finish(self, copy: CopyBeside | None) -> None:
-        """Copy everything that ``copy`` does not; ``copy`` was begun with the tensors ``held``."""
+        """Copy the values of all tensors that ``copy`` does not copy. ``copy`` was begun with the
+        tensors ``held``; None: there is no such copy.
+        """
         numbers: dict[Any, int] = {}
         if copy is not None:
             numbers = dict(zip(map(_layout, self.held()), copy.later, strict=True))
@@ -280,8 +285,8 @@ class LaterCopies(Copies):
 
 
 def tensors_of(optimizer: Any) -> tuple[list[Any], list[Any]]:
-    """Return an optimizer's parameters, and its state tensors that fill their memory, including the
-    inner tensors of compound tensors.
+    """Return an optimizer's parameters, and those tensors of its state that are dense
+    (``is_dense``). Of compound tensors, the inner tensors are returned.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = [
@@ -429,7 +434,9 @@ class Notes(Copies):
             self.check(are_sums_equal, reason)
 
     def _note_gradients(self, tensors: list[Any]) -> list[Any]:
-        """Record which gradients exist; return the gradients that must not change."""
+        """Record which of the ``tensors`` have a gradient, to restore that. Return the gradients
+        whose values must not change.
+        """
         leaves = [tensor for tensor in tensors if tensor.is_leaf]
         flags = [tensor.requires_grad for tensor in leaves]
         gradients = [tensor.grad for tensor in leaves]
@@ -497,8 +504,9 @@ class ValueSamples:
         self._tensors: tuple[list[int], list[int]] = [], []
 
     def of(self, torch: Any, tensors: list[Any], pointers: list[int]) -> dict[Any, Any]:
-        """Return the tensors' sampled values, by type; ``pointers`` are the addresses of their
-        memory."""
+        """Return some values of each tensor, by the type of the tensors. ``pointers`` are the
+        addresses of the tensors' memory.
+        """
         ids = [id(tensor) for tensor in tensors]
         if (ids, pointers) != self._tensors:
             self.views, self._tensors = {}, (ids, pointers)
@@ -514,7 +522,9 @@ def _joined(torch: Any, views: dict[Any, list[Any]]) -> dict[Any, Any]:
 
 
 def _sampled(memory: Any) -> Any:
-    """Return some of the values; adjacent ones if possible, which are read much faster."""
+    """Return some of the values in ``memory``. They are adjacent values if possible, because these
+    are read much faster.
+    """
     number = memory.numel()
     span = 1 + sum(
         (n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True)
@@ -564,7 +574,9 @@ def _array_samples(numpy: Any, array: Any) -> bytes:
 
 
 def _bits_of(torch: Any, values: Any) -> Any:
-    """Return the values as integers, which are equal if all bits are."""
+    """Return the values as integers. Two integers are equal if all bits of the two values are
+    equal.
+    """
     if values.is_conj() or values.is_neg():
         values = values.resolve_conj().resolve_neg()
     if values.is_complex():
@@ -603,7 +615,9 @@ def _inner_names(tensor: Any) -> list[str]:
 
 
 def _each_once(memory: Any) -> Any:
-    """Return a view without the dimensions along which the same values are repeated."""
+    """Return a view of ``memory`` in which each value is only once: without the dimensions along
+    which it is repeated.
+    """
     if 0 not in memory.stride():
         return memory
     sizes = [

@@ -79,7 +79,7 @@ class TrialReport:
 
     @property
     def is_new(self) -> bool:
-        """Whether the code is newer than that which last succeeded."""
+        """Whether the rank's code is newer than the code with which the endpoint last succeeded."""
         return self.good is not None and self.generation > self.good
 
 
@@ -101,12 +101,13 @@ class _Call:
 class Trial(Actor):
     """The trials of the actor with this uid, in this process.
 
-    ``good`` has the generation with which each endpoint succeeded in earlier processes; under "",
-    the run's first. Unless it ``keeps``, ``restore`` cannot restore anything, and only copies are
-    made that outlive this process. ``watches_first``: it can also restore after an endpoint that
-    never succeeded, on code that was never edited. ``memory`` is the owner of these copies
-    (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some. ``is_told_of_room``:
-    the run has reported that there is no room for them.
+    ``good`` has the generation with which each endpoint succeeded in earlier processes, and under
+    "" the run's first generation. ``keeps`` False: ``restore`` cannot restore anything, and the
+    only copies are those in the host's memory, which outlive this process. ``watches_first``: it
+    can also restore after an endpoint that never succeeded, on code that was never edited.
+    ``memory`` is the owner of the copies in the host's memory (``RunMemory.owner``).
+    ``num_ranks_here`` processes of this host make such copies; ``is_told_of_room``: the run has
+    reported that there is no room for them.
 
     A sync actor, with a thread of its own: it answers while the actor on trial is stuck.
     """
@@ -242,8 +243,9 @@ class Trial(Actor):
         self._good[call.report.method] = call.report.generation
 
     def _good_for(self, name: str) -> tuple[int, int]:
-        """Return the run's first generation, and the one with which this endpoint last
-        succeeded."""
+        """Return (the run's first generation, the generation with which the endpoint ``name`` last
+        succeeded).
+        """
         start = self._good.get("", process.current().generation)
         return start, self._good.get(name, start)
 
@@ -333,9 +335,10 @@ class Trial(Actor):
 
     @endpoint
     def why_no_copy(self, name: str) -> str:
-        """Return why the host has no room for a copy before that endpoint runs new code, so that a
-        checkpoint must be saved; else "". Call it while the actor is idle and its last endpoint
-        has succeeded on all ranks.
+        """Return why the host has no room for a copy, so that a checkpoint must be saved before the
+        endpoint ``name`` runs new code; "" if it has room.
+
+        Call it while the actor is idle, and after its last endpoint has succeeded on all ranks.
         """
         if self._last_call is not None and not self._last_call.has_failed:
             self._note_good(self._last_call)
@@ -396,8 +399,8 @@ class Trial(Actor):
         """Close these connections as if the other side had gone, and abort the process groups, as
         NCCL does.
 
-        A rank that waits for this one in a collective gets an error at once: gloo watches only its
-        connections.
+        A rank that waits for this rank in a collective gets an error at once. With gloo that needs
+        the closed connections, because gloo watches nothing else.
         """
         abort_groups(connections)
 
@@ -514,8 +517,9 @@ def place_of(error: BaseException) -> tuple[str, int]:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an error in a thread at its next step; ``None`` cancels errors that are not yet
-    raised."""
+    """Raise an error in the thread ``thread`` at its next step. With ``None``, an error that was
+    not raised yet is cancelled.
+    """
     raised = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 

@@ -26,7 +26,9 @@ class GradientsNotAveraged(RuntimeError):
 
 
 def has_averaged() -> bool:
-    """Whether each DDP wrapper here has averaged all of its gradients, or has not begun to."""
+    """Whether no DDP wrapper in this process is in the middle of averaging its gradients. A wrapper
+    that has not begun to average does not count.
+    """
     _see_wrappers()
     try:
         for wrapper in list(_wrappers):

@@ -72,7 +72,7 @@ def run_data(
 
 
 def status_of(run: RunFolder, steps: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> str:
-    """Return the run's status as a word; for a running run it says what the run does now.
+    """Return the run's status as a word. For a running run, the word says what the run does now.
 
     ``turn`` is the last event that changed what the run does.
     """
@@ -146,7 +146,7 @@ def _marks(
 ) -> list[dict[str, Any]]:
     """Return the marks for the plots, in the order of time.
 
-    The ``generation`` of a mark, if any, is that whose diff the page shows for it.
+    If a mark has a ``generation``, the page shows the diff of that generation for it.
     """
     marks = []
     index = newest = 0

@@ -40,8 +40,8 @@ def thinned(points: Points) -> Points:
 
 
 def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Points:
-    """Return how many seconds each step took, from the report times. Steps in which the run held or
-    restarted are omitted.
+    """Return how many seconds each step took, computed from the times of the reports. Steps in
+    which the run held or restarted are left out.
     """
     breaks = sorted(event["time"] for event in events if event["kind"] in _BREAKS)
     points: Points = []

@@ -44,9 +44,9 @@ class Outline:
         self.config_class: type[Any] = eval(code, self._module.__dict__)
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
-        """Call the recipe's ``check`` of whether a config fits so many procs, if it has one.
+        """Call the recipe's ``check``, if it has one; it tells whether a config fits so many procs.
 
-        Raises ``ConfigError`` if it does not fit.
+        Raises ``ConfigError`` if the config does not fit.
         """
         self._run({"check"})
         check = getattr(self._module, "check", None)
@@ -122,7 +122,9 @@ class _RecipeSource:
         return self.module if is_folder else self.module.rpartition(".")[0]
 
     def defining(self, name: str) -> _RecipeSource:
-        """Return this source, or that of the file beside it from which it imports ``name``."""
+        """Return the source of the file from which this source imports ``name``, if that is a file
+        beside it; else this source.
+        """
         for statement in self.tree.body:
             if not (isinstance(statement, ast.ImportFrom) and statement.level == 1):
                 continue
@@ -181,9 +183,8 @@ def _of_parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, index: int) 
 def _statements_for(
     tree: ast.Module, names: set[str], *, in_strings: bool = True
 ) -> list[ast.stmt]:
-    """Return the statements that bind or change ``names``, and all statements that these need.
-
-    They are in the order of the module.
+    """Return the statements that bind or change ``names``, and the statements that those need, in
+    the order of the module.
     """
     bound = {statement: _bound_by(statement) for statement in tree.body}
     needed: set[ast.stmt] = set()
@@ -198,7 +199,9 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module binds, or whose contents it assigns to."""
+    """Return the names that a statement of a module binds, and the names whose objects it changes
+    by assigning to an attribute or item.
+    """
     if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
         return {statement.name}
     bound: set[str] = set()

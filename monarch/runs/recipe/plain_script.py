@@ -98,7 +98,9 @@ def _run(config: ScriptConfig, hosts: HostMesh, record: Record) -> None:
 def _run_processes(
     ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig
 ) -> None:
-    """Wait for all ranks' scripts; the first that fails ends all, as with torchrun."""
+    """Wait until the scripts of all ranks have ended. If the script of a rank fails, all others are
+    ended, as torchrun does.
+    """
     record.phase(f"{config.script} runs on {counted(len(ranks), 'rank')}")
     while True:
         ends: list[ScriptEnd | None] = list(ranks.ended.call().get().values())

@@ -61,8 +61,9 @@ class Recipe:
         return self.doc.partition("\n")[0]
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
-        """Call the recipe's own ``check`` of whether a config fits the procs; raises
-        ``ConfigError``."""
+        """Call the recipe's own ``check``, if it has one. Raises ``ConfigError`` if the config does
+        not fit the procs.
+        """
         check = self.function("check")
         if check is not None:
             with loaded.locating_errors():
@@ -77,8 +78,9 @@ class Recipe:
         return Path(file).parent if hasattr(self.module, "__path__") else Path(file)
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        """Return an optional function of the recipe (``plan``, ``check``, ``prepare``), or
-        ``None``."""
+        """Return the recipe's function ``name``, which a recipe need not have (``plan``, ``check``,
+        ``prepare``); ``None`` if it has none.
+        """
         function = getattr(self.module, name, None)
         return function if callable(function) else None
 

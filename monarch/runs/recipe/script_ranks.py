@@ -100,8 +100,8 @@ class ScriptProcess(SPMDActor):
 
 
 class _Printed:
-    """Keeps the last lines that a process prints on standard error, and passes all of them on to
-    ours.
+    """Passes everything that a process prints on standard error on to the standard error of this
+    process, and keeps the last lines.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,9 @@ class ScriptSteps(SPMDActor):
         return threading.get_ident() if self._script is None else self._script.ident
 
     def __roots__(self) -> dict[str, Any]:
-        """Return the run's state outside the modules: the objects with which the step is called."""
+        """Return the part of the run's state that is not in modules: the objects with which the
+        script's step is called.
+        """
         work = None if self._script is None else self._script.work
         return {} if work is None else {"step": work.__dict__}
 

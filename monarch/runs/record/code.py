@@ -54,8 +54,8 @@ class RunCodeChange:
 class RunCode:
     """The generation of a workspace that a run uses.
 
-    ``newest_loaded`` returns the newest generation that changed code that a process of the run has
-    loaded.
+    ``newest_loaded`` returns a generation: the newest one that has changed code which a process of
+    the run had loaded.
     """
 
     past: _Past
@@ -76,9 +76,10 @@ class RunCode:
         return copy.copy(self)
 
     def is_loaded_since(self, generation: float) -> bool:
-        """Whether newer code than ``generation`` changed what the run's processes have loaded.
+        """Whether a generation after ``generation`` has changed code that the run's processes had
+        loaded.
 
-        Also true if that is not known.
+        It is true also if that is not known.
         """
         return self.newest_loaded is None or self.newest_loaded() > generation
 
@@ -93,10 +94,11 @@ class RunCode:
         return text
 
     def move_to(self, generation: int) -> RunCodeChange | None:
-        """Move to this generation, and return its change.
+        """Take ``generation`` as the generation that the run uses, and return its change; ``None``
+        if it changes nothing.
 
-        Returns ``None`` if it changes nothing, or if no host can say; the next change then includes
-        it.
+        If no host knows the change, the run's generation stays as it was, and the result is
+        ``None`` too. The next change then includes this one.
         """
         try:
             held = self.past.changes(self.generation, generation)
@@ -138,8 +140,8 @@ class RunCode:
             return None
 
     def _saved_at(self, changes: list[EntryChange], pushed_at: float) -> float:
-        """Return when the last file of a push was saved, in seconds; 0 if the files have changed
-        since, as after a rollback of the hosts.
+        """Return the time at which the last file of a push was saved, in seconds since the epoch. 0
+        if the files have changed since the push, as after a rollback of the hosts.
         """
         newest, saved_at, digest = "", 0.0, b""
         for change in changes:

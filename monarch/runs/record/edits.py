@@ -43,10 +43,10 @@ def default_policy() -> OnEditError:
 class Failure:
     """A failure on new code, and its ranks.
 
-    ``file`` and ``line`` are empty if the place is unknown. ``generation`` failed; ``good`` is the
-    generation to go back to: it went well before, or the run began with it; it equals
-    ``generation`` if there is none. ``is_first``: the generation had not gone well yet. ``older``
-    are all earlier generations that had gone well.
+    ``file`` is "" and ``line`` is 0 if the place is unknown. ``generation`` failed; ``good`` is the
+    generation to go back to: it went well before, or the run began with it. If there is none, it
+    equals ``generation``. ``is_first``: the generation had not gone well yet. ``older`` are all
+    earlier generations that had gone well.
     """
 
     doing: str
@@ -112,8 +112,8 @@ class Edits:
     _warm: set[str] = field(default_factory=set)
 
     def begin(self, generation: int) -> None:
-        """Record the start of new processes. ``generation`` is the run's first one if it has none
-        yet.
+        """Record the start of new processes. If the run has no first generation yet, ``generation``
+        becomes its first.
         """
         self.good.setdefault("", generation)
         self._warm.clear()
@@ -148,7 +148,11 @@ class Edits:
         return tuple(sorted(good for good in self._well if good < generation))
 
     def good_before(self, activity: str, generation: int) -> int:
-        """Return the generation to roll back to, if this one fails."""
+        """Return the generation to roll back to if ``generation`` fails.
+
+        It is the last generation with which the activity succeeded. If there is none before
+        ``generation``, it is the last with which anything else succeeded, or the run's first.
+        """
         good = self.good_for(activity)
         if good is not None and good < generation:
             return good
@@ -157,8 +161,8 @@ class Edits:
     def way_back(self, failure: Failure) -> int | None:
         """Return the generation to roll back to after a failure; ``None`` if there is none.
 
-        If the failed generation is itself a rollback, return one that is older than the code to
-        which it went back.
+        If the failed generation was made by a rollback, its code has failed too: return a
+        generation that is older than that code.
         """
         origin = self.origins.get(failure.generation)
         if origin is None:
@@ -179,8 +183,8 @@ class Edits:
     def is_lost_again(self, activity: str, doing: str, generation: int) -> bool:
         """Record that a process died or hung; return whether the code must be the cause.
 
-        Only edited code can be. It is if this is the second loss: with code on trial in any step,
-        else in the same step, ``doing``.
+        It must be if this is the second loss with an edited generation. For code on trial, losses
+        in any step count; for code that has gone well, only losses in the same step, ``doing``.
         """
         if not self.is_edited(generation):
             return False
@@ -199,9 +203,9 @@ class Edits:
     ) -> Patience:
         """Return how long a call may take, judged by earlier calls of the activity.
 
-        ``most`` is the limit for code that has gone well. Code on trial is reported after
-        ``least``, and continues while it makes progress. ``mend_waits``: a fix waits for the end of
-        the call, so that it gets less time.
+        ``most`` is the limit in seconds for code that has gone well. A person is told of code on
+        trial after ``least`` seconds, and it may continue while it makes progress. ``mend_waits``:
+        a fix of the code waits for the end of the call, so the call gets less time.
         """
         least = settings().edit_patience_seconds if least is None else least
         firsts, others = self._firsts.get(activity, ()), self._usual.get(activity, ())

@@ -17,8 +17,10 @@ _BEGINS = re.compile(r"^Traceback .*\(most recent call last\):$", re.MULTILINE)
 
 
 class ErrorLines(NamedTuple):
-    """An error from a Python traceback: ``error`` in a line, the place of the user's code that
-    raised, and the whole ``traceback``. ``on`` says which rank it was, if that is known."""
+    """An error from a Python traceback: ``error`` is the error in one line, ``traceback`` the whole
+    traceback. ``file`` and ``line`` are the place in the user's code that raised. ``on`` says which
+    rank it was; "" if that is not known.
+    """
 
     error: str
     file: str = ""
@@ -55,9 +57,10 @@ def lines_of(error: BaseException) -> ErrorLines | None:
 
 
 def _within(text: str) -> ErrorLines | None:
-    """Return the error whose traceback is within the text of one of our errors.
+    """Return the error of the user's code whose traceback is in the text of one of our errors;
+    ``None`` if it has no traceback.
 
-    The rest of the text becomes part of the returned error. Returns ``None`` without a traceback.
+    The rest of that text becomes part of the returned error.
     """
     begins = _BEGINS.search(text)
     lines = error_in(text) if begins is not None else None

@@ -252,7 +252,7 @@ class RunFolder:
 
 
 def writing_in(folder: Path) -> AbstractContextManager[None]:
-    """Turn the operating system's errors within into a ``JobError`` that a person can read."""
+    """Turn errors of the operating system in this block into a readable ``JobError``."""
     return writing(f"the run's folder in {folder}")
 
 
@@ -369,11 +369,11 @@ def shell_line(arguments: Sequence[str]) -> str:
 
 
 def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder | None:
-    """Return the last run of this command that does not run now, if it can be resumed; else
+    """Return the last run of this command that no program runs now, if the run can be resumed; else
     ``None``.
 
-    A killed or stopped run can be. A failed run can be if it has a checkpoint, or if it failed
-    because its hosts or ranks were lost.
+    A killed or stopped run can be resumed. A failed run can be resumed if it has a checkpoint, or
+    if it failed because its hosts or ranks were lost.
     """
     for run in reversed(runs_in(base)):
         if not run.name.startswith(f"{name}-") or _without_hosts(run.command) != list(command):
@@ -409,9 +409,9 @@ def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
 
 
 def what_changed(run: RunFolder, config: Any) -> list[str]:
-    """Return the keys that differ from the run's last config, without the live keys.
+    """Return the keys whose values differ from the run's last config. Live keys are left out.
 
-    If the recipe has other keys by now, the only element says so.
+    If the recipe has other keys by now, the result is one text that says so.
     """
     last = config_of(run, type(config))
     if last is None:

@@ -58,7 +58,8 @@ class LiveConfig(Generic[C]):
     """The current ``config``: keys that may change live have the files' latest values.
 
     ``files`` has for each file a function that reads a config from it. A poll costs one ``stat``
-    for each file. The first file is the run's own: ``write`` updates it with changes from another.
+    for each file. The first file is the run's own. If another file has changed, ``write`` writes
+    the changed config to the run's own file.
     """
 
     def __init__(

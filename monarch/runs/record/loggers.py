@@ -158,7 +158,9 @@ def open_loggers(names: Sequence[str], run: LoggedRun) -> list[Logger]:
 
 
 def _unless_set(variable: str, value: str | None) -> str | None:
-    """Return ``value``, or ``None`` if the library finds ``variable`` in the environment."""
+    """Return ``value``, unless the environment has ``variable``: then return ``None``, because the
+    library reads the variable itself.
+    """
     return None if os.environ.get(variable) else value
 
 

@@ -22,8 +22,9 @@ _UNUSUAL = re.compile(r"[^\w.-]+")
 class RunLogs:
     """Writes each rank's output into a file of its own, as far as it reaches the client.
 
-    Files of another mesh than ``name`` begin with its name: ``logs/eval-rank0.log``. A new proc
-    that replaces a dead one continues the same file.
+    ``name`` is the name of the training's mesh. For procs of another mesh, the file's name begins
+    with the name of that mesh: ``logs/eval-rank0.log``. A new proc that replaces a dead one
+    continues the same file.
     """
 
     def __init__(self, folder: Path, name: str) -> None:

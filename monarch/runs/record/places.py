@@ -24,7 +24,9 @@ def users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
 
 
 def in_short(path: str) -> str:
-    """Return a file's path within its import folder, wherever that is on this host."""
+    """Return the path of a file relative to the folder from which it is imported, so that the path
+    is the same on all hosts.
+    """
     folders = [os.path.join(folder, "") for folder in sys.path if folder]
     above = max((folder for folder in folders if path.startswith(folder)), key=len, default="")
     return path.removeprefix(above)

@@ -107,7 +107,7 @@ def text_chart(line: Series, width: int, *, is_log: bool = False) -> str:
 
 
 def text_plot(line: Series, width: int, *, is_log: bool = False) -> list[str]:
-    """Return the line as rows of block characters, each column the mean of its part.
+    """Return the line as rows of block characters. Each column is the mean of a part of the line.
 
     The highest and lowest values are at the left, the first and last step below.
     """
@@ -141,7 +141,9 @@ def text_plot(line: Series, width: int, *, is_log: bool = False) -> list[str]:
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Return two or more round numbers, from at most ``low`` to at least ``high``."""
+    """Return at least two round numbers for an axis. The first is at most ``low``, the last at
+    least ``high``. ``about`` is roughly how many there are.
+    """
     largest = max(abs(low), abs(high))
     if high - low <= max(_FINEST * largest, _LEAST):
         # The values are nearly equal: room on both sides puts the line in the middle.
@@ -194,7 +196,9 @@ def _finite(line: Series, *, is_log: bool = False) -> list[tuple[float, float]]:
 
 
 def _thinned(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return every n-th point and the last, few enough to draw."""
+    """Return every n-th point of the line and its last point. There are so few of them that they
+    can be drawn.
+    """
     if len(line) <= _MAX_POINTS:
         return line
     every = math.ceil(len(line) / _MAX_POINTS)

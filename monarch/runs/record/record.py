@@ -69,7 +69,10 @@ class Allocation(Protocol):
         """
 
     def repair(self, *, is_loss_known: bool = True) -> None:
-        """Restart hosts that have ended, while the run holds."""
+        """Restart hosts that have ended, while the run holds.
+
+        ``is_loss_known``: something on the hosts was lost.
+        """
 
     def why_gone(self) -> str:
         """Return why the allocation with which the run began has ended or was replaced; else ""."""
@@ -140,15 +143,14 @@ class Record:
 
     @property
     def can_save(self) -> bool:
-        """Whether there is a state to save. There is none while the run holds because ranks are
-        lost.
-        """
+        """Whether there is a state to save. After a loss of ranks, a run that holds has none."""
         return self.edits.held_since is None or self.edits.in_place
 
     @property
     def may_go_ahead(self) -> bool:
-        """Whether a step may begin before the last one's figures are shown: no display affects the
-        run."""
+        """Whether the next step may begin before the figures of the last step are shown. It may, if
+        no display affects the run.
+        """
         return getattr(self.display, "only_shows", False)
 
     def stop(self) -> None:
@@ -157,9 +159,10 @@ class Record:
 
     @property
     def is_save_wanted(self) -> bool:
-        """Whether the recipe should save a checkpoint and continue, as hosts are about to end.
+        """Whether the recipe should save a checkpoint and then continue, because hosts are about to
+        end.
 
-        True until `take_save_wanted`; check it between two steps.
+        It stays true until `take_save_wanted` is called. Check it between two steps.
         """
         return self._is_save_wanted
 
@@ -364,7 +367,7 @@ class Record:
         self.event("generation", text, generation=generation, step=step, **data)
 
     def replacing(self, generation: int, num_procs: int) -> None:
-        """Report that a push is about to replace processes, and the steps that this loses."""
+        """Report that a push is about to replace processes, and how many steps are lost by that."""
         saved, newest = self._saved_step, self._newest_step
         costs = "nothing was saved yet, and what was learned is lost"
         if saved:
@@ -390,7 +393,8 @@ class Record:
         self._kept_code = list(kept)
 
     def _show(self, show: Callable[..., None], *args: Any) -> None:
-        """Call a method of a display; go on if it cannot show anything, as without a terminal.
+        """Call a method of a display. If the display cannot show anything, as without a terminal,
+        go on.
 
         If the reader of a pipe is gone (``| head``), ask the run to save and stop.
         """

@@ -55,7 +55,8 @@ class Patience:
     def of_proved_code(cls, seconds: float, usual: float | None = None) -> Patience:
         """Return the patience for code that has succeeded.
 
-        A call may take ``seconds`` without progress, and a multiple of that with progress.
+        A call may take ``seconds`` without progress. With progress it may take several times as
+        long.
         """
         return cls(seconds, seconds, _TIMES_PROVED * seconds, usual=usual)
 
@@ -63,7 +64,7 @@ class Patience:
     def on_trial(cls, seconds: float, usual: float | None = None) -> Patience:
         """Return the patience for new code.
 
-        A person is notified after ``seconds``. The call ends only after a multiple of that.
+        A person is notified after ``seconds``. The call ends only after several times as long.
         """
         return cls(seconds, TIMES_STUCK * seconds, TIMES_MOST * seconds, usual=usual)
 
@@ -100,7 +101,7 @@ class RankLook:
 
 
 class Slowness:
-    """The findings of all looks so far at a call of ``num_ranks`` ranks.
+    """What all looks so far have found during a call of ``num_ranks`` ranks.
 
     Times are of one clock, which stops while a person debugs.
     """

@@ -10,7 +10,7 @@ from monarch.errors import JobError
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """Turn the operating system's errors within into a ``JobError`` that a person can read."""
+    """Turn errors of the operating system in this block into a readable ``JobError``."""
     try:
         yield
     except OSError as error:

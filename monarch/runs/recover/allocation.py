@@ -41,12 +41,12 @@ class AllocationLost(RunLost):
 
 @dataclass(eq=False)
 class RunAllocation:
-    """The hosts of a run: ``mesh`` of the job whose state ``path`` names.
+    """The hosts of a run: the mesh ``mesh`` of ``job``, whose state is in the file ``path``.
 
     ``move`` sends what a run needs to the hosts of another job; ``tell`` gets a line for people.
-    ``choose`` decides, from the text, what to do if a host cannot be restarted; ``why_unfit``
-    returns why a run could not continue with so many hosts, or "". ``is_stopping`` returns whether
-    the run must stop. ``is_part``: the run has only some hosts of the mesh.
+    ``choose`` gets a text about a host that cannot be restarted, and decides what to do.
+    ``why_unfit`` returns why a run could not continue with so many hosts, or "". ``is_stopping``
+    returns whether the run must stop. ``is_part``: the run has only some hosts of the mesh.
     """
 
     job: JobTrait

@@ -29,8 +29,8 @@ _STEPS = "step-*.pt"
 def checkpoint_named(wanted: str, key: str, *, own: Path | None = None, base: Path = RUNS) -> Path:
     """Return the absolute path of the checkpoint that ``wanted`` names.
 
-    That is a checkpoint, or a folder or a run, of which the newest one is returned, or "best".
-    ``own`` is the folder of the run that asks: names of runs do not refer to it. Raises
+    ``wanted`` is the path of a checkpoint; or a folder or a run, for its newest checkpoint; or
+    "best". ``own`` is the folder of the run that asks: names of runs do not refer to it. Raises
     ConfigError, for ``key``, if nothing is found.
     """
     path = Path(wanted)
@@ -75,7 +75,9 @@ def find_run_but(name: str, own: Path | None, base: Path) -> RunFolder:
 
 
 def check_choices(resume: str, init_from: str | None, *, base: Path = RUNS) -> None:
-    """Raise ConfigError if ``resume`` or ``init_from`` names nothing here, or they conflict."""
+    """Raise ConfigError if ``resume`` or ``init_from`` names something that does not exist here, or
+    if the two conflict.
+    """
     if init_from is not None and resume not in (AUTO, NEVER):
         raise ConfigError(
             "begins at step 0 with weights, and `resume` goes on with a run: give one of them",
@@ -92,9 +94,9 @@ def chosen_for(
 ) -> tuple[str, str | None]:
     """Return ``resume`` and ``init_from`` with paths in place of names, for the ranks of ``run``.
 
-    ``resume`` becomes "auto", "never" or an absolute path, and ``init_from`` a path or ``None``. A
-    run that has saved a checkpoint resumes by "auto", unless ``resume`` names one of its own
-    checkpoints.
+    ``resume`` becomes "auto", "never" or an absolute path, and ``init_from`` a path or ``None``. If
+    the run has saved a checkpoint, ``resume`` becomes "auto", so that it continues from there. The
+    exceptions are "never" and a checkpoint of the run itself.
     """
     if init_from is not None:
         init_from = str(checkpoint_named(init_from, "init_from", own=run, base=base))

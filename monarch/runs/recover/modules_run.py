@@ -20,9 +20,9 @@ _STATES = "FORWARD", "PRE_BACKWARD", "POST_BACKWARD"
 
 
 class ModulesRun(NamedTuple):
-    """The ``parts`` of all models, in order, and those that have ``run`` since the step began.
+    """The ``parts`` of all models, in order, and the parts that have ``run`` since the step began.
 
-    The current part counts as run. ``is_forward_over``: no more of them will run.
+    A part that is running counts as run. ``is_forward_over``: no more parts will run in this step.
     """
 
     parts: tuple[str, ...] = ()

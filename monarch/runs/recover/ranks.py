@@ -46,11 +46,11 @@ def ask_all(
 ) -> list[Any]:
     """Call all ranks; return their answers, in order of arrival.
 
-    Raises the first rank's error (``ActorError``, ``SupervisionError``) without waiting for ranks
-    that wait for it. Raises ``RankHangs`` if they make no progress for ``seconds``, or have not
-    answered after several times that; ``doing`` names the work in its text. Time in which a rank
-    compiles or imports does not count. Raises ``KeyboardInterrupt`` as soon as ``unless`` is true:
-    a run that must stop and has nothing to save need not wait.
+    Raises the error of the first rank that fails (``ActorError``, ``SupervisionError``); ranks that
+    wait for the failed rank are not waited for. Raises ``RankHangs`` if they make no progress for
+    ``seconds``, or have not answered after several times that; ``doing`` names the work in its
+    text. Time in which a rank compiles or imports does not count. Raises ``KeyboardInterrupt`` as
+    soon as ``unless`` is true: a run that must stop and has nothing to save need not wait.
     """
     futures = endpoint.stream(*args)
     return answers_of(futures, seconds=seconds, witnesses=witnesses, doing=doing, unless=unless)
@@ -98,9 +98,10 @@ class SlowCall:
         return False
 
     def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
-        """Whether the call may end by ``RankHangs``, because it is stuck, or ``is_over``: too long.
+        """Whether the call may end by ``RankHangs``. It is either stuck or, if ``is_over``, has
+        taken too long.
 
-        If not, it is asked again when the call's time has doubled.
+        If the result is False, this is called again when the call's time has doubled.
         """
         return True
 

@@ -50,8 +50,8 @@ class NotMade(RunFailed):
 
     @classmethod
     def of(cls, *failures: MeshFailure | None) -> NotMade | None:
-        """Return the error of the first of these failures if it is that of an ``__init__``; else
-        ``None``.
+        """Return the error of an actor's ``__init__``, if the first of these failures is such an
+        error; else ``None``.
 
         It names all ranks that failed with the same error.
         """
@@ -82,11 +82,12 @@ def with_restarts(
 ) -> T:
     """Return the result of ``attempt``, which is restarted after each ``RanksLost``.
 
-    ``attempt`` gets a function that it must call with each step that all ranks have made: the first
-    after a loss becomes an event, with the seconds that the recovery took. ``after_loss`` prepares
-    the next attempt, and raises if there can be none; ``goes_on_from`` names where the next attempt
-    will begin, "" if that is not known yet. Raises ``RunFailed`` when the budget has no restart
-    left, and ``KeyboardInterrupt`` if the record is stopping: lost state cannot be saved.
+    ``attempt`` gets a function, and must call it with each step that all ranks have made. The first
+    step after a loss becomes an event, with the seconds that the recovery took. ``after_loss``
+    prepares the next attempt, and raises if there can be none. ``goes_on_from`` names where the
+    next attempt will begin, "" if that is not known yet. Raises ``RunFailed`` when the budget has
+    no restart left, and ``KeyboardInterrupt`` if the record is stopping, because lost state cannot
+    be saved.
     """
     lost_at: float | None = None
     last_step = 0
@@ -146,8 +147,9 @@ def _steps(first: int, last: int) -> str:
 def procs_to_lose(
     hosts: HostMesh, procs_per_host: int, name: str, preload: Sequence[str] = ()
 ) -> Iterator[ProcMesh]:
-    """Spawn procs for one attempt, and stop them after the block, in which the loss of ranks
-    raises ``RanksLost``."""
+    """Spawn procs for one attempt, and stop them when the block ends. In the block, the loss of
+    ranks raises ``RanksLost``.
+    """
     procs = hosts.spawn_procs({"procs": procs_per_host}, name=name, preload=preload)
     grace_seconds = _STUCK_SECONDS  # There is nothing to save.
     try:

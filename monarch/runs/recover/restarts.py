@@ -36,15 +36,17 @@ class Restarts:
         self._moments.clear()
 
     def progressed_to(self, step: int) -> None:
-        """Record that the next restart continues after this step: progress, if it is a new
-        maximum."""
+        """Record that the next restart continues after ``step``. It counts as progress if no
+        earlier restart could continue after so late a step.
+        """
         if step > self._furthest:
             self._furthest = step
             self.progressed()
 
     def next_wait_seconds(self, now: float) -> float | None:
-        """Take one restart from the budget; return how long to wait before it, ``None`` if none is
-        left."""
+        """Take one restart from the budget. Return how many seconds to wait before the restart;
+        ``None`` if the budget has none left.
+        """
         self._moments = [moment for moment in self._moments if now - moment < self.window_seconds]
         num_before = self.num_counted
         if num_before >= self.most:

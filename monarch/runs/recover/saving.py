@@ -28,9 +28,10 @@ class UnsavableState(MonarchError):
 class Saving:
     """The state of a run's checkpoints.
 
-    ``latest`` is the last good checkpoint, if there is one; ``saved_step`` is the step of the last
-    saved one, in this attempt or an earlier one. ``is_overdue``: the state could not be saved when
-    it was due. Perhaps it can be now, if the next step has replaced the value that could not.
+    ``latest`` is the last good checkpoint, or None. ``saved_step`` is the step of the checkpoint
+    that was saved last, in this attempt or an earlier one. ``is_overdue``: the state could not be
+    saved when it was due, because a value in it cannot be saved. The next step may have replaced
+    that value, so saving is tried again.
     """
 
     def __init__(self, record: Record, restarts: Restarts, saved_step: int | None = None) -> None:

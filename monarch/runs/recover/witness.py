@@ -85,7 +85,9 @@ class RankStack:
 
     @property
     def hangs(self) -> bool:
-        """Whether the others wait for this rank: it neither waits itself, nor has it answered."""
+        """Whether the other ranks wait for this rank: it does not wait itself, and it has not
+        answered.
+        """
         return not self.is_waiting and self.text != _IDLE
 
 
@@ -94,10 +96,10 @@ class Witness(Actor):
 
     @endpoint
     async def stack(self) -> tuple[str, bool, tuple[Any, ...]]:
-        """Return the stacks, whether the process waits for other ranks, and its parts of a sharded
-        model.
+        """Return (the stacks, whether the process waits for other ranks, the parts of a sharded
+        model that it has run).
 
-        Stacks have the innermost frame last; the parts are those that it has run.
+        In each stack, the innermost frame is last.
         """
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         texts, is_waiting, has_others = [], False, _has_others()
@@ -158,9 +160,10 @@ def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]
 
 
 def _all_but_runtime() -> list[FrameType]:
-    """Return the innermost frames of all threads but the runtime's own and the calling one.
+    """Return the innermost frame of each thread, without the threads of the runtime and the thread
+    that calls this.
 
-    They include torch's threads, which may compile.
+    Threads of torch, which may compile, are among them.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     current = threading.get_ident()
@@ -267,8 +270,9 @@ def _read(path: str) -> str:
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
-    """Ask all ranks for their stacks; a rank that does not answer in time has the GIL, or is
-    stopped."""
+    """Ask all ranks for their stacks. The stack of a rank that does not answer within ``seconds``
+    has no text; such a rank keeps the GIL, or is stopped.
+    """
     flat = witnesses.flatten("rank")
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
     stacks = []
@@ -305,7 +309,9 @@ def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
 
 
 def _who_waits(stacks: Sequence[RankStack]) -> str:
-    """Describe, when no rank hangs, what the ranks wait for that have not answered."""
+    """Return a text about the ranks that have not answered, for the case that no rank hangs: what
+    they wait for.
+    """
     waiting = [stack for stack in stacks if stack.is_waiting]
     ranks = ", ".join(str(stack.rank) for stack in waiting)
     if not waiting:

@@ -38,11 +38,11 @@ def ask_hosts(
     seconds: float = ASK_SECONDS,
     coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[A]]:
-    """Return the answer of each host, by URL.
+    """Return the answer of each host, by URL; for a host that fails, it has an error.
 
-    Dead hosts are waited for together. A host without a listening process fails at once, or after
-    ``coming_up_seconds`` if its agent ``may_come_up``; an agent that listens and does not answer
-    fails after ``seconds``, or sooner if it was ``silent`` the last time.
+    All hosts are waited for at the same time. A host without a listening process fails at once, or
+    after ``coming_up_seconds`` if its agent ``may_come_up``. An agent that listens and does not
+    answer fails after ``seconds``, or sooner if it was ``silent`` the last time.
     """
     began = time.monotonic()
     answers = {url: node.ask(address, request) for url, address in addresses.items()}

@@ -22,9 +22,9 @@ _MAX_SECONDS = 60.0
 class Bulletins:
     """The bulletins of one host agent. All methods run on its I/O loop.
 
-    A bulletin with ``stands`` is kept until its sender withdraws it; of others only the latest are
-    kept. Numbers begin with the agent's start time, so a listener of an earlier agent gets all of
-    them.
+    A bulletin with ``stands`` is kept until its sender withdraws it; of the others, only the latest
+    are kept. The numbers of bulletins begin with the agent's start time. So a listener that has
+    heard an earlier agent's bulletins gets all bulletins of this agent.
     """
 
     def __init__(self, node: Node) -> None:

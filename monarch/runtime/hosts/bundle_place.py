@@ -37,8 +37,8 @@ def import_from_bundle(
     """Import our packages from a bundle, and ask for the bundle if this host does not have it yet.
 
     ``known`` has the digests of bundles by the kind of Python. ``tell`` sends news to clients;
-    ``read`` returns the next line from one. Returns the lines that came before the bundle. ``None``
-    if no bundle could be had, which has been reported.
+    ``read`` returns the next line from a client. Returns the lines that came before the bundle.
+    ``None`` if no bundle could be had; clients were told why.
     """
     early_lines: list[str] = []
     tag = f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"
@@ -133,7 +133,9 @@ def _unpacked(base: str, digest: str, archive: bytes) -> str:
 
 
 def _trim(base: str, digest: str) -> None:
-    """Remove bundles that were not used for long, and unfinished ones of interrupted starts."""
+    """Remove bundles that were not used for a long time, and unfinished folders of starts that were
+    interrupted.
+    """
     long_ago = time.time() - _UNUSED_SECONDS
     for name in os.listdir(base):
         path = os.path.join(base, name)

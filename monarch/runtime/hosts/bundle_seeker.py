@@ -96,7 +96,7 @@ class _Door:
                 connection.close()
 
     def tell(self, news: Mapping[str, Any]) -> None:
-        """Tell clients that a bundle is needed, or later the result; an error is also printed."""
+        """Tell clients that a bundle is needed, or how it went. An error is also printed."""
         if "bundle" in news:
             self._wish = json.dumps(news["bundle"]).encode()
             return
@@ -150,8 +150,9 @@ class _Door:
 
 
 def proof(secret: bytes, nonce: bytes, line: bytes) -> bytes:
-    """Return the proof that a line comes from a process that knows the job's secret, and has the
-    nonce."""
+    """Return the proof that is sent with ``line``. Only a process that knows the job's ``secret``
+    and was sent the ``nonce`` can make it.
+    """
     return hmac.new(secret, nonce + b" " + line, hashlib.sha256).hexdigest().encode()
 
 
@@ -163,8 +164,8 @@ def _secret() -> bytes:
 def _own_address() -> str:
     """Return the address to listen at.
 
-    It is ``MONARCH_BIND_TO``, if that is set. It is this host's own address if that is a loopback
-    address, which a scheduler gives to several hosts of one machine. Else it is 0.0.0.0.
+    It is ``MONARCH_BIND_TO`` if that is set. Otherwise it is this host's own address if that is a
+    loopback address, which a scheduler gives to several hosts of one machine; and else 0.0.0.0.
     """
     if named := os.environ.get("MONARCH_BIND_TO", ""):
         return named

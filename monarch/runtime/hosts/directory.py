@@ -101,7 +101,8 @@ def remove_job_directory(path: str) -> None:
 def _job_of(path: str) -> str:
     """Return the directory of the job to which the directory ``path`` belongs.
 
-    ``path`` is the job's own directory, or that of one of its hosts, which lies in it.
+    ``path`` is the job's own directory, or the directory of one of its hosts, which is inside the
+    job's.
     """
     above = os.path.dirname(path)
     return above if os.path.basename(above).startswith("job-") else path

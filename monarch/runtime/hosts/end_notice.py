@@ -24,9 +24,11 @@ _HEARD_SECONDS = 10.0
 
 
 class EndNotice(NamedTuple):
-    """The announced end of a host: ``why`` and in how many ``seconds``, if known. ``is_last``: no
-    further notice follows, so the host ends when nothing runs on it and its listeners have
-    heard, or its time is up.
+    """The announced end of a host. ``why``: the reason. ``seconds``: how long it still has; None if
+    that is not known.
+
+    ``is_last``: no further notice follows. The host then ends when nothing runs on it and its
+    listeners have heard of its end, or when its time is up.
     """
 
     why: str
@@ -46,9 +48,11 @@ def obey_notices(
     over: Callable[[], object],
     heard_seconds: float = _HEARD_SECONDS,
 ) -> None:
-    """Publish the notices that arrive through a pipe to the listeners of a host, on a thread; call
-    ``over`` when the host must end, also when the other end of the pipe is closed. A listener that
-    hangs, or has gone, delays the end of an idle host by ``heard_seconds``."""
+    """Read notices from the pipe ``fd`` on a thread, and publish them to the listeners of a host.
+
+    ``over`` is called when the host must end, or when the other end of the pipe is closed. A
+    listener that hangs, or has gone, delays the end of an idle host by ``heard_seconds``.
+    """
 
     def read() -> None:
         with os.fdopen(fd) as lines:

@@ -101,8 +101,9 @@ def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> 
 def find_held(
     node: Node, hosts: Mapping[int, ProcAddress], owner: str
 ) -> dict[int, list[MemoryPlace]]:
-    """Return the memory that these hosts keep for an owner, by the number of the host; empty for
-    hosts that do not answer."""
+    """Return the memory that these hosts keep for ``owner``, by the number of the host. Hosts that
+    do not answer are left out.
+    """
     answers = {number: node.ask(host, FindMemory(owner)) for number, host in hosts.items()}
     places: dict[int, list[MemoryPlace]] = {}
     for number, answer in answers.items():

@@ -170,7 +170,7 @@ class HostAgent:
                 self.never_started(spawn.owner, spec.uid, error)
 
     def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
-        """Report that a proc could not be started to its owner and watchers."""
+        """Report to the owner and the watchers of a proc that the proc could not be started."""
         proc = self.procs.pop(uid, None)
         if proc is not None and not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
@@ -195,8 +195,9 @@ class HostAgent:
             os.close(err)
 
     def _fits(self, learned: MakesProcs, spec: ProcSpec) -> bool:
-        """Return whether libraries would find the same environment in the proc as in the template
-        that imported them."""
+        """Return whether libraries that the template has imported would find the same environment
+        variables in the proc that they found in the template.
+        """
         changed = {*spec.env, *(learned.drift() if self.follows_client else ())}
         return settings().learn_imports and not (spec.bind or any(map(is_read_at_import, changed)))
 
@@ -335,8 +336,9 @@ class HostAgent:
         self._clear_after(proc)
 
     def _clear_after(self, proc: HostProc) -> None:
-        """End the procs that a dead proc has spawned here, and answer the orders that wait for its
-        end."""
+        """Clean up after a dead proc: end the procs that it has spawned here, and answer the orders
+        that wait for its end.
+        """
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()

@@ -107,8 +107,8 @@ class HostDesk:
     def _row(self, uid: Uid, name: str, pid: int, mesh: Uid = "", rank: int = 0) -> dict[str, Any]:
         """Return a row about a process of this host.
 
-        ``t`` is the present by its clock in nanoseconds; ``t`` plus ``offset`` is the time since
-        1970.
+        ``t`` is the present time by the host's clock, in nanoseconds; ``t`` plus ``offset`` is the
+        time since 1970.
         """
         now = time.monotonic_ns()
         return {
@@ -123,8 +123,9 @@ class HostDesk:
         seconds: float,
         done: Callable[[Mapping[Uid, Response[A]]], None],
     ) -> None:
-        """Ask every proc that is up; call ``done`` with the answers that arrive within
-        ``seconds``."""
+        """Send a request to every proc that is up. After ``seconds``, or when all have answered,
+        call ``done`` with the answers.
+        """
         addresses = [p.address for p in self._host.procs.values() if p.address is not None]
         responses: dict[Uid, Response[A]] = {}
         is_over = False
@@ -210,8 +211,9 @@ class HostDesk:
 
     @property
     def _is_apart(self) -> bool:
-        """Return whether the agent is a process of its own; else its rows are among the
-        client's."""
+        """Return whether this agent is a process of its own, so that its rows are not among the
+        client's.
+        """
         client = self._host.client
         return client is None or client.uid != self._node.uid
 
@@ -223,8 +225,8 @@ class HostDesk:
     ) -> list[tuple[Uid, bytes]]:
         """Return the rows that the procs have sent, by proc.
 
-        With ``takes`` the procs no longer have the rows. Then they are kept here for later
-        questions, and the list is empty.
+        ``takes``: the procs have dropped the rows that they sent. Then this desk keeps the rows for
+        later questions, and the list is empty.
         """
         sent = {uid: rows for uid, answer in responses.items() if (rows := answer.or_else(b""))}
         if not takes:

@@ -13,7 +13,7 @@ class HostProc(msgspec.Struct):
     """A host agent's record of a proc.
 
     ``spawn``, ``spec`` and ``setup`` are the order to make it. ``life`` counts the earlier
-    processes with its uid. ``pid`` is 0 until the process is forked; ``started`` is when that was.
+    processes with its uid. ``pid`` is 0 until the process is forked; ``started`` is its start time.
     """
 
     spawn: SpawnProcs

@@ -71,9 +71,10 @@ class HostedWorkspace(Protocol):
 
 
 class NoWorkspace:
-    """Stands in for a workspace on a host that has none.
+    """The workspace of a host that has none: an object with the methods of a workspace, which does
+    nothing.
 
-    ``generation`` returns the generation at which its procs begin; by default 0.
+    ``generation`` returns the generation at which the host's procs begin; by default 0.
     """
 
     root = ""

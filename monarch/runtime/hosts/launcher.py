@@ -27,7 +27,7 @@ OnExited = Callable[[Uid, int | None], None]
 
 
 class MakesProcs(Protocol):
-    """The part that makes a host agent's procs: a zygote, or a program for a single proc."""
+    """Makes procs for a host agent: a zygote, or a program that starts a single proc."""
 
     @property
     def is_alive(self) -> bool: ...
@@ -84,7 +84,9 @@ class Launcher:
         return self._zygote.pid
 
     def drift(self) -> dict[str, str | None]:
-        """Return how this process's environment has changed since the zygote started with it."""
+        """Return what has changed in this process's environment since the zygote got a copy of it.
+        ``None``: the variable was removed.
+        """
         return self._zygote.drift()
 
     def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:
@@ -182,7 +184,7 @@ class Launcher:
 
 
 class LauncherAhead:
-    """Makes launchers, and keeps a ``zygote`` that was started before the host agent.
+    """Makes launchers. ``zygote`` is a zygote that was started before the host agent.
 
     The first launcher without a command gets that zygote, unless the environment has changed since
     the zygote started.

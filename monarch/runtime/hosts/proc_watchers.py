@@ -24,7 +24,8 @@ _Addresses = dict[Uid, ProcAddress]
 class ProcWatchers:
     """The watchers of a host's procs. All methods run on the node's I/O loop.
 
-    ``is_coming`` returns whether the order to make a proc has arrived but is not carried out yet.
+    ``is_coming`` returns whether the host has received the order to make a proc, but has not
+    carried it out yet.
     """
 
     def __init__(
@@ -67,13 +68,16 @@ class ProcWatchers:
             self._end_watchers.setdefault(uid, {})[watcher.uid] = watcher
 
     def forget_end_watchers(self) -> None:
-        """Forget end watchers of procs that do not exist, because they will not be ordered any
-        more."""
+        """Forget the end watchers of procs that do not exist, because no client will order these
+        procs any more.
+        """
         by_proc = self._end_watchers.items()
         self._end_watchers = {uid: watchers for uid, watchers in by_proc if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
-        """Handle a new proc of this host: the agent no longer needs a report that it is up."""
+        """Handle a new proc of this host. The agent itself is removed from the proc's watchers,
+        because it hears in any case that the proc is up.
+        """
         self._watchers.get(uid, {}).pop(self._node.uid, None)  # Told in any case.
 
     def up(self, up: ProcUp) -> None:
@@ -81,9 +85,8 @@ class ProcWatchers:
             self._node.send(watcher, up)
 
     def given_way(self, proc: HostProc, again: ProcAgain) -> None:
-        """Report to the owner and the watchers of a proc that a new process has replaced it.
-
-        They stay its watchers.
+        """Report to the owner and the watchers of a proc that a new process has replaced it. They
+        go on to watch the new process.
         """
         watchers = {**self._watchers.get(proc.uid, {}), **self._end_watchers.get(proc.uid, {})}
         for address in self._with_owner(proc, watchers).values():
@@ -98,7 +101,7 @@ class ProcWatchers:
 
     def ended(self, proc: HostProc, down: ProcDown, *, is_shared: bool) -> None:
         """Report the end of a proc. ``is_shared``: other procs die of the same cause at this
-        moment, and all are reported as one event.
+        moment. The end is then part of one report about all of them.
         """
         self._remember_end(down)
         watchers = self._with_owner(proc, self._take(proc.uid))

@@ -47,7 +47,9 @@ _GATHER_BYTES = 2**20
 
 @dataclass
 class _KnownTree:
-    """The part of a sender's tree that begins at this host, and the number of the last message."""
+    """The part of a sender's tree that begins at this host. ``last`` is the number of the last
+    message that came along it.
+    """
 
     grow: Grow
     last: int = 0
@@ -74,7 +76,9 @@ class Relay:
         self._agent.forget_client()
 
     def _introduce_again(self, again: ProcAgain) -> None:
-        """Tell a proc that has replaced another which process sends to it through this host."""
+        """Tell a new proc, which has replaced an old proc, which process sends to it through this
+        host.
+        """
         mesh_of_proc, _ = place_of(again.uid) or ("", 0)
         for (_, mesh), tree in self._trees.items():
             if mesh == mesh_of_proc:
@@ -139,7 +143,7 @@ class Relay:
         self._hand_over(cast, grow, members_here, data)
 
     def _note_dead(self, grow: Grow, dead: tuple[int, ...]) -> None:
-        """Stop waiting for answers from hosts that the sender knows to be lost."""
+        """Note which hosts the sender counts as lost, and stop waiting for their answers."""
         for index in dead:
             if grow.start <= index < grow.start + len(grow.hosts):
                 uid = grow.hosts[index - grow.start].uid
@@ -206,9 +210,9 @@ def _for_rank(message: Message, rank: int) -> Message:
 class Fold:
     """Gathers the answers of local procs and of hosts below, and sends them on together.
 
-    ``missing`` counts the expected answers, by member. They are sent when all have arrived, or
-    after a moment, so that early answers need not wait for late ones; large answers are sent at
-    once, because joining them saves nothing.
+    ``missing`` counts the expected answers, by member. The answers are sent on when all have
+    arrived, or after a moment, so that early answers need not wait for late ones. Large answers are
+    sent on at once, because joining them saves nothing.
     """
 
     def __init__(self, node: Node, parent: ProcAddress, port: int, missing: dict[Uid, int]) -> None:
@@ -254,9 +258,10 @@ class Fold:
         return self._count(answer.via)
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Handle that a member is gone: wait for no more of its answers.
+        """Handle that the member ``uid`` is gone: wait for no more of its answers. Its failure is
+        reported to the caller in another way.
 
-        Its caller hears of that in another way. Returns whether no further answers are missing.
+        Returns whether no further answers are missing.
         """
         return self._count(uid, self._missing.get(uid, 0))
 

@@ -16,7 +16,7 @@ End = Callable[[Sequence[Uid], ReplaceProcs], None]
 class Replacements:
     """Carries out orders to replace procs. All methods run on the node's I/O loop.
 
-    ``procs`` are the existing procs; ``end`` ends procs, and is called with their uids and the
+    ``procs`` are the existing procs. ``end`` is called with the uids of procs to end, and with the
     order.
     """
 
@@ -37,9 +37,8 @@ class Replacements:
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:
-        """Return whether a proc that has ended must be replaced, and forget that it must.
-
-        So a second call for the same end returns false.
+        """Return whether a new proc must take the place of a proc that has ended. After this call
+        the answer is false, so that one end is replaced once.
         """
         if uid not in self._wanted:
             return False

@@ -247,7 +247,8 @@ def _end_processes(pid: int, started: int, directory: str) -> set[int]:
 
 
 def _processes_of(directory: str) -> dict[int, int]:
-    """Return the start time of each process that an agent has started, and its own, by pid.
+    """Return the processes that an agent has started, and the agent itself: the start time of each,
+    by its pid.
 
     They are found by an environment variable that names ``directory``.
     """

@@ -16,13 +16,12 @@ _MAX_LESSONS = 8  # Each takes a process, and seconds if it imports torch.
 class Templates:
     """The templates of a host agent, one for each set of preloaded modules. On the loop.
 
-    ``start`` starts a template: one of ours for ``None``, otherwise the one that the command
-    describes.
+    ``start`` starts a template: an ordinary one for ``None``, otherwise by the given command.
 
-    In addition there is a learned template: a new template imports the modules that procs were seen
-    importing, and later procs that ask for no others are forked from it. It replaces the previous
-    one only when it is ready, so no spawn waits for it; and a module that cannot be forked spoils
-    only a template that is not in use yet.
+    In addition there is a learned template. It has imported the modules that procs were seen
+    importing, and later procs are forked from it if they ask for no others. A new learned template
+    replaces the previous one only when it is ready, so no spawn waits for it. If a module cannot be
+    forked, it spoils only a template that is not in use yet.
     """
 
     def __init__(self, start: Callable[[Command | None], MakesProcs]) -> None:
@@ -57,10 +56,11 @@ class Templates:
         preload: Sequence[str],
         fits: Callable[[MakesProcs], bool] = lambda learned: False,
     ) -> MakesProcs:
-        """Return the template to fork a proc from, with the modules ``preload`` imported.
+        """Return the template from which a proc is forked, with the modules ``preload`` imported.
 
-        A ``command`` starts a template that only this proc uses. ``fits`` returns whether the proc
-        may come from the learned template, which is used if its modules suffice.
+        If a ``command`` is given, it starts a template that only this proc uses. Otherwise it may
+        be the learned template: it has imported all these modules, and ``fits`` returns true for
+        it.
         """
         if command is not None:
             return self._new(command, preload)
@@ -109,8 +109,9 @@ class Templates:
         pupil.learn(names, done)
 
     def let_go(self, in_use: Iterable[MakesProcs]) -> None:
-        """Close the templates that no living proc came from, and that no later proc will come
-        from."""
+        """Close former learned templates from which no living proc was forked. ``in_use`` are the
+        templates of the living procs.
+        """
         if self._retired:
             used = set(map(id, in_use))
             for maker in [template for template in self._retired if id(template) not in used]:
@@ -145,8 +146,9 @@ class Templates:
         return maker
 
     def is_shared(self, maker: MakesProcs) -> bool:
-        """Return whether other procs come from this maker too, so that it stays when one has
-        ended."""
+        """Return whether other procs are forked from this maker too. Such a maker is not closed
+        when one of its procs has ended.
+        """
         return maker in self.all
 
 

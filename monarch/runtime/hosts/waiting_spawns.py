@@ -108,8 +108,9 @@ class WaitingSpawns:
         self.changed()
 
     def _refuse(self, is_meant: Callable[[Uid], bool], why: str) -> None:
-        """Take the procs that ``is_meant`` returns true for out of the orders, and report why they
-        are not made."""
+        """Remove procs from the waiting orders, and report ``why`` they are not made. ``is_meant``
+        returns whether a proc is one of them.
+        """
         remaining = []
         for envelope in self._orders:
             order = envelope.message

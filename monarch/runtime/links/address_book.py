@@ -165,9 +165,9 @@ class AddressBook:
             self._introduced.pop(next(iter(self._introduced)))
 
     def expect(self, address: ProcAddress) -> Peer:
-        """Note a process that will start; messages sent to it meanwhile are kept.
+        """Note a process that will start. Messages to it are kept until it is up.
 
-        An earlier process of that uid is forgotten.
+        An earlier process with the same uid is forgotten.
         """
         peer = self.peers.replace(address)
         for forget in self._node.on_gone:
@@ -202,8 +202,9 @@ class AddressBook:
         return peer
 
     def reach(self, address: ProcAddress) -> None:
-        """Prepare a request to a running process. It uses the existing connection; a lost process
-        is connected to again, as it may be back.
+        """Make sure that a message can be sent to a running process: keep its existing connection,
+        or make one. If the process counts as lost, it is connected to again, because it may be
+        back.
         """
         peer = self.peers.get(address.uid)
         if peer is None or peer.failure is not None:
@@ -284,7 +285,7 @@ class AddressBook:
     def met_other_version(self, error: OtherVersion) -> None:
         """Tell a peer that runs another version which version runs here.
 
-        All waits for the peer end with an error that names its version.
+        All waits for the peer end with an error that names the peer's version.
         """
         hello = error.hello
         if hello is None or not hello.proc.urls:

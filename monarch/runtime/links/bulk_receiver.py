@@ -136,9 +136,10 @@ class BulkReceiver:
             self._node.receive(inner)
 
     def _cannot_open(self, envelope: Envelope[Message], parcel: Parcel, why: str) -> None:
-        """Tell the sender of a message that the segment with its bulk cannot be opened here.
+        """Tell the sender of a message that the segment with the message's bulk cannot be opened
+        here.
 
-        The sender frees the region, and hands over the segment again with its next message. The
+        The sender then frees the region. It hands over the segment again with its next message. The
         receiver gets the message with a payload that raises ``why``.
         """
         unmapped = Unmapped(self._node.address.uid, parcel.segment, parcel.hold)
@@ -224,7 +225,9 @@ class BulkReceiver:
             self._credit(inbound.note, 1)
 
     def _refuse(self, inbound: _Inbound, why: str) -> None:
-        """Give up a message, and tell its receiver why it does not come."""
+        """Drop a message whose bulk cannot be received. The sender is told, and the receiver gets
+        the message with a payload that raises ``why``.
+        """
         self._credit(inbound.note, 0)
         self._finish(inbound, broken(inbound.inner, why))
 
@@ -295,7 +298,9 @@ _ORDERED = frozenset({Call, Cast, Order, PortMark, Replies, Reply, StopActor, Sy
 
 
 def _ordered_sender(message: Message) -> Uid | None:
-    """Return the sender whose earlier messages this message must not overtake; else None."""
+    """Return the sender of a message whose order matters: it must not overtake earlier messages of
+    that sender. None for other messages.
+    """
     if type(message) in _ORDERED:
         sender: Uid = message.sender  # type: ignore[attr-defined]
         return sender

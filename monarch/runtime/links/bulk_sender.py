@@ -120,9 +120,10 @@ class BulkSender:
         )
 
     def take(self, buffers: Sequence[Bytes]) -> Sequence[Bytes]:
-        """Return buffers that a receiver in this process may own.
+        """Return buffers with the same contents that may be given to a receiver in this process.
 
-        Borrowed buffers are copied, unless they are ``bytes`` in a large message.
+        Borrowed buffers are copied, because the sender may still change them; only ``bytes`` in a
+        large message are not.
         """
         if not isinstance(buffers, Borrowed):
             return buffers
@@ -186,8 +187,8 @@ class BulkSender:
         cargo: _Cargo | None,
         pieces: Sequence[Bytes],
     ) -> Frames:
-        """Return the frames of a message without its bulk; they say where the bulk is or how it
-        comes.
+        """Return the frames of a message without its bulk. They say in which region the bulk is, or
+        that it will be sent in chunks.
         """
         ours = self._node.address.uid
         header = pack_header(small.message)
@@ -215,7 +216,9 @@ class BulkSender:
         return pack(Envelope(small.route, consignment, header, (small.payload,)))
 
     def _hand_over(self, peer: Peer, uid: Uid, placed: Placed) -> bool:
-        """Make sure that a process has the segment; return false if it cannot be handed over."""
+        """Make sure that the process ``uid`` has the segment of ``placed``. Return false if the
+        segment cannot be handed over to it.
+        """
         receivers = self._receivers.setdefault(placed.number, set())
         if uid in receivers:
             return True
@@ -249,7 +252,9 @@ class BulkSender:
         self._outbound.pop(credit.number, None)
 
     def on_unmapped(self, unmapped: Unmapped) -> None:
-        """Note that a segment did not arrive: it is handed over again next time. On the loop."""
+        """Note that a segment did not arrive at a process. It is handed over again with the next
+        message. On the loop.
+        """
         self._receivers.get(unmapped.segment, set()).discard(unmapped.sender)
         self.pool.let_go(unmapped.segment, unmapped.hold, unmapped.sender)
 

@@ -26,8 +26,8 @@ def marks_to(
 ) -> SendMark:
     """Return a function that sends a mark after the messages of an outbox.
 
-    ``lane`` is the uid of an actor in the process ``to``, or ``:n`` for its port n. The outbox is
-    told when the mark is answered.
+    ``lane`` is the uid of an actor in the process ``to``, or ``:n`` for its port n. When the mark
+    is answered, the function's outbox is told.
     """
 
     def send(box: Outbox) -> None:
@@ -45,7 +45,8 @@ def marks_to(
 def marks_along(node: Network, route: TreeRoute, place: TreePlace, actor: Uid) -> SendMark:
     """Return a function that sends a mark along a tree to the members of ``actor``.
 
-    The mark follows the messages of an outbox, which is told when all living members have answered.
+    The mark comes after the messages of an outbox. When all living members have answered, that
+    outbox is told.
     """
     targets = [proc_uid(route.tree.mesh, member) for member in place.whole]
 

@@ -24,12 +24,13 @@ _COUNTED, _FREE, _STOP = b"\1", b"\0", b"\2"
 
 
 class Outbox:
-    """A lane with its overflow. Any thread may use it; the messages of one thread keep their order.
+    """The lane to one receiver, with its overflow. Any thread may use it; the messages of one
+    thread keep their order.
 
     ``deliver`` sends a message without waiting, and copies its buffers before it returns.
     ``send_mark`` sends a mark after the messages, and has ``answered`` called when its answer
-    comes. ``soon`` runs a function on the I/O loop. ``count`` gets +1 when an overflow begins, -1
-    when it ends.
+    comes. ``soon`` runs a function on the I/O loop. ``count`` is called with +1 when an overflow
+    begins, and with -1 when it ends.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class Outbox:
         self.is_open = is_clear or self._is_closed
 
     def passed(self, num_bytes: int) -> bool:
-        """Count a message that the caller sends itself; return true if it must call ``mark``
-        afterwards."""
+        """Count a message that the caller sends itself, past this outbox. Return true if the caller
+        must call ``mark`` after it.
+        """
         with self._lock:
             is_mark_due = self._lane.sent(num_bytes)
             if is_mark_due:
@@ -106,7 +108,9 @@ class Outbox:
         self._send_mark(self)
 
     def post_behind(self, envelope: Envelope[Message]) -> None:
-        """Send an order that keeps its place in the lane, but takes no room in the window."""
+        """Send an order after all messages that wait in this lane. The order is not counted in the
+        window.
+        """
         with self._lock:
             if self._overflow is not None:
                 self._spill(_FREE, envelope)
@@ -147,8 +151,9 @@ class Outbox:
             self._overflow.push([kind, *pack(envelope)])
 
     def wait(self, patience_seconds: float, limit_seconds: float | None = None) -> None:
-        """Wait for room while the receiver makes progress: until it has taken nothing for
-        ``patience_seconds``, it is gone, or ``limit_seconds`` are over."""
+        """Wait for room in the lane. The wait ends when there is room, when the receiver is gone or
+        has taken nothing for ``patience_seconds``, or after ``limit_seconds``.
+        """
         now = moved = time.monotonic()
         end = math.inf if limit_seconds is None else now + limit_seconds
         with self._changed:
@@ -176,8 +181,9 @@ class Outbox:
         self._soon(self._drain)
 
     def _drain(self) -> None:
-        """Send the waiting messages, as far as there is room. On the I/O loop, and so one at a
-        time."""
+        """Send waiting messages, as long as there is room. It runs on the I/O loop, so there is
+        never more than one call at a time.
+        """
         while True:
             with self._lock:
                 if self._is_closed or self._overflow is None or self.is_held:

@@ -109,8 +109,9 @@ class Outboxes:
     ) -> None:
         """Send a call to all members of a mesh; ``make`` returns the message for each rank.
 
-        Two casts of this process reach all receivers in the same order. A cast waits for room
-        before it takes its place in that order, so that a slow mesh does not delay casts to others.
+        Two casts of this process reach all receivers in the same order. Each cast first waits for
+        room, and only then takes its place in the order. So a slow mesh does not delay casts to
+        other meshes.
         """
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.members, make(0), data, buffers)
@@ -179,11 +180,12 @@ class Outboxes:
         return size
 
     def keep_place(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
-        """Put an order behind the calls that wait for a process, if it must follow them; return
-        whether it waits.
+        """If an order must follow messages that still wait for a process, queue it behind them;
+        return whether it was queued.
 
-        Stopping an actor comes after all messages to it. A switch of code comes after all earlier
-        messages to actors of the process and before later ones, until it is given up.
+        The order to stop an actor follows all messages to that actor. The order that raises a fence
+        follows all earlier messages to actors of the process, and holds back later messages until
+        it is sent or withdrawn.
         """
         message = envelope.message
         with self._lock:
@@ -299,5 +301,7 @@ def _is_on_asyncio() -> bool:
 
 
 def _nowhere(message: object) -> None:
-    """Raise: a message along a tree needs more than an envelope, so ``_send_along`` sends it."""
+    """Raise an error. It is the ``deliver`` of outboxes for trees, which pass nothing on
+    themselves: ``_send_along`` sends the messages.
+    """
     raise AssertionError("this box passes nothing on")

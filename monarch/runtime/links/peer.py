@@ -75,7 +75,9 @@ class Peer:
                 self._kept.append(frames)
 
     def send_when_up(self, make: Callable[[], Frames]) -> None:
-        """Send frames that can be made only once the process's address is known."""
+        """Send frames whose content depends on the process's address. ``make`` is called when the
+        address is known.
+        """
         with self._lock:
             if self._connection is None:
                 if self.state is not PeerState.DOWN:
@@ -113,8 +115,9 @@ class Peer:
                 self._enter(PeerState.HELD)
 
     def send_past(self, frames: Frames) -> bool:
-        """Send frames to the process that will be replaced, if there is one; return whether there
-        is."""
+        """Send frames to the old process, which may be replaced, although other frames are kept.
+        Return whether there is a connection to it; if not, nothing is sent.
+        """
         with self._lock:
             if self._old is not None:
                 self._old.send(frames)

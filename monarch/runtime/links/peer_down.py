@@ -108,10 +108,10 @@ class PeerDown:
         return failure if self._book.mark_down(down.uid, failure) else None
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
-        """Return a ``ProcDown`` for each proc that is lost with one of the ``hosts``.
+        """Return a ``ProcDown`` for each proc that is lost because one of the ``hosts`` is.
 
-        It covers the procs that this process knows: its peers, and those to which it sends along
-        trees of hosts.
+        Only procs that this process knows are covered: its peers, and procs to which it sends along
+        trees.
         """
         peers = self._book.peers
         procs_down = []
@@ -138,8 +138,11 @@ class PeerDown:
         self.report_all(ended.downs, ended.cause)
 
     def _on_proc_again(self, again: ProcAgain) -> None:
-        """Handle that a proc was replaced: messages to the old process end with it; kept messages
-        go to the new one."""
+        """Handle that a new process has replaced a proc.
+
+        Messages that were kept for the new process go to it. Other calls to the old process fail,
+        unless it ended cleanly: then it has answered all calls before the kept messages.
+        """
         node, uid = self._node, again.uid
         held_from = self.held_from.pop(uid, None)
         peer = self._book.peers.get(uid)

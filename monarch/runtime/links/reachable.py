@@ -15,16 +15,16 @@ _listen_url: HostUrl | None = None
 
 
 def listen_at(url: HostUrl) -> None:
-    """Set the URL at which clients listen from now on, if they need to be reached over TCP."""
+    """Set the URL at which this client listens, for hosts that must reach it over TCP."""
     global _listen_url
     _listen_url = url
 
 
 def way_in(url: str, gateway: Gateway | None = None) -> tuple[str, str]:
-    """Return the URL to listen at, and the URL to give to the machine at ``url``.
+    """Return (URL to listen at, URL to give to the machine at ``url``, so that it can connect).
 
-    The second URL lets that machine connect; "" means that the first one does. With a ``gateway``,
-    the gateway listens and forwards to this process.
+    The second URL is "" if it is the first one. With a ``gateway``, the gateway listens and
+    forwards to this process.
     """
     if gateway is not None:
         return _way_in_by(gateway, url)

@@ -171,7 +171,7 @@ class SharedPool:
             return number
 
     def forget(self, receiver: Uid) -> None:
-        """Free the regions that a process held which is gone."""
+        """Free the regions that ``receiver`` holds, because that process is gone."""
         with self._lock:
             for region in self._in_use:
                 for number, holder in region.holds:

@@ -131,7 +131,8 @@ class TreeRoute:
             self._ports = [port for port in self._ports if calls.sink(port) is not None]
 
     def host_down(self, number: int, reason: str) -> int:
-        """Handle the loss of a host: running calls through it get no answer; later ones go around.
+        """Handle the loss of the host at index ``number``. Running calls through it get no answer;
+        later calls take another way.
 
         Returns how many hosts may have missed a message that expects no answer.
         """
@@ -208,10 +209,11 @@ class Trees:
         return self._route_to(uid) is not None
 
     def send(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
-        """Send an agent's message along the tree that leads to a proc, if there is one.
+        """Send an agent's message along the tree that leads to a proc, so that it keeps its order
+        among calls to the proc.
 
-        So the message keeps its order among calls to the proc. Returns false if it was not sent:
-        there is no tree, or the message needs no order.
+        Returns false if it was not sent, because there is no such tree, or because the message
+        needs no order.
         """
         if not self._routes or isinstance(envelope.message, _DIRECT):
             return False
@@ -224,8 +226,9 @@ class Trees:
         return True
 
     def procs_on(self, host: Uid) -> list[Uid]:
-        """Return the procs of a host to which messages go along trees; most of them are no peers of
-        ours."""
+        """Return the procs of a host to which messages go along trees. Most of these procs are not
+        peers of this process.
+        """
         return [
             proc_uid(route.tree.mesh, number * route.tree.per_host + place)
             for route, number in self._of_host(host)
@@ -267,7 +270,9 @@ class Trees:
 
 
 def grow_branches(grow: Grow, parts: Sequence[Branch]) -> list[tuple[ProcAddress, Grow]]:
-    """Return the message to the first host of each branch, with its part of the tree."""
+    """Return (address, message) for the first host of each branch. The message tells the host which
+    part of the tree begins there.
+    """
     orders = []
     for start, stop in parts:
         hosts = grow.hosts[start - grow.start : stop - grow.start]

@@ -28,7 +28,9 @@ class WaitingSwitches:
     def hold(
         self, to: Uid, fence: Order, boxes: Sequence[Outbox], send: Callable[[Order], None]
     ) -> None:
-        """Have ``send`` called when all messages that wait in ``boxes`` have left."""
+        """Keep the order ``fence`` until all messages that wait in ``boxes`` have left, and then
+        call ``send`` with it.
+        """
         waiting = _WaitingSwitch(fence, boxes, send)
         with self._lock:
             self._switches[to] = waiting
@@ -60,8 +62,8 @@ class WaitingSwitches:
 class _WaitingSwitch:
     """A switch that waits until all earlier messages have left the outboxes.
 
-    ``_clear`` are the outboxes that they have left; these hold back later messages. The lock is
-    held while the switch is sent, so that its withdrawal cannot overtake it.
+    ``_clear`` are the outboxes that have no earlier messages any more; they hold back later
+    messages. The lock is held while the switch is sent, so that its withdrawal cannot overtake it.
     """
 
     def __init__(
@@ -107,8 +109,8 @@ class BehindFence:
     """Watches what this process sends while one of its fences is up. Any thread may call it.
 
     A message to a process at the fence waits there, and so does its sender, if it waits for the
-    answer. Then every further moment of the fence delays the program: see
-    ``core.code_switch.coordinator``. Each send makes this check; without a fence it costs one
+    answer. From then on, the fence delays the program, and its time is limited: see
+    ``core.code_switch.coordinator``. This is checked at each send; without a fence it costs one
     comparison.
     """
 
@@ -118,10 +120,11 @@ class BehindFence:
         self._stopped: Callable[[], None] = lambda: None
 
     def watch(self, sent: Callable[[Iterable[Uid]], None], stopped: Callable[[], None]) -> None:
-        """Call ``sent`` with the procs to which messages are sent, until ``forget``.
+        """From now on, call ``sent`` with the procs to which messages are sent, until ``forget`` is
+        called.
 
-        ``stopped`` is called instead if a message must wait in this process behind a fence that a
-        slow actor delays. Call this before the fence is cast. Then no message behind the fence is
+        ``stopped`` is called if a message must wait at a fence in this process, which a slow actor
+        delays. Call this method before the fence is cast. Then no message behind the fence is
         missed, but an earlier message may be reported too.
         """
         self._sent, self._stopped = sent, stopped

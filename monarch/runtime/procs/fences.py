@@ -36,7 +36,7 @@ class Fenced(Protocol):
 
 @dataclass
 class _RaisedFence:
-    """A fence that was raised and not lifted and, once it was ordered, its halt."""
+    """A fence that is up. If a halt was ordered for it, also the state of the halt."""
 
     sender: Uid
     #: The actors that wait for the switch itself.
@@ -71,11 +71,12 @@ class Fences:
         reached: Callable[[], None],
         exempt: Callable[[], Collection[Uid]] = tuple,
     ) -> int:
-        """Raise a fence: hold back all messages of ``sender`` that arrive from now on.
+        """Raise a fence: hold back all messages of ``sender`` that arrive from now on. Returns the
+        fence's number.
 
-        Returns the fence's number. ``reached`` is called, on the thread of the last actor, when all
-        actors have handled their earlier messages. The fence does not wait for actors that
-        ``exempt`` returns, because they wait for the switch.
+        ``reached`` is called when all actors have handled their earlier messages, on the thread of
+        the last of them. ``exempt`` returns actors for which the fence does not wait, because they
+        wait for the switch themselves.
         """
         with self._lock:
             # Fences that were given up can be forgotten.
@@ -162,7 +163,9 @@ class Fences:
             self._strike(fence, cell.record.uid, is_halt=item.is_halt)
 
     def exempt(self, actor: Uid) -> None:
-        """Note that an actor waits for the switch itself: the fence no longer waits for it."""
+        """Note that an actor waits for the switch. The fence does not wait for the actor any
+        longer, because each would wait for the other.
+        """
         with self._lock:
             for fence in self._open.values():
                 fence.exempt.add(actor)
@@ -189,13 +192,14 @@ class Fences:
             return [] if fence is None else [*(fence.missing or fence.moving).values()]
 
     def holds_up_any(self) -> bool:
-        """Return whether an actor waits at a fence and has messages behind it."""
+        """Return whether any actor waits at a fence while messages for it wait behind the fence."""
         return any(cell.is_holding for cell in self._cells())
 
     def _strike(self, fence: _RaisedFence, actor: Uid, *, is_halt: bool) -> None:
-        """Note that a fence, or its halt, no longer waits for an actor.
+        """Note that a fence (with ``is_halt``, its halt) no longer waits for ``actor``.
 
-        If it waited for no other, its ``reached`` or ``halted`` is called.
+        If ``actor`` was the last that it waited for, ``reached`` or ``halted`` of the fence is
+        called.
         """
         with self._lock:
             missing = fence.moving if is_halt else fence.missing

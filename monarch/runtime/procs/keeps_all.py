@@ -30,8 +30,9 @@ def is_keeping_all() -> bool:
 
 
 class KeepsAll:
-    """The interface of `MeshCollector` (`monarch/runtime/dropped_meshes.py`), which does nothing;
-    the real one is in the client only."""
+    """Has the methods of `MeshCollector` (`monarch/runtime/dropped_meshes.py`), but does nothing.
+    Procs use it; the client has the real collector.
+    """
 
     def watch(
         self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]

@@ -20,10 +20,10 @@ KEPT_BYTES = 16 * 2**20
 
 
 class KeptSpawn(NamedTuple):
-    """How a mesh of actors was made. ``data`` is ``None`` if it could not be kept; ``why_not`` says
-    why.
+    """How a mesh of actors was made. ``data`` is the order; ``None`` if it could not be kept, and
+    then ``why_not`` says why.
 
-    ``arguments`` are stored apart from the class if the class may be upgraded.
+    If the class may be upgraded, ``arguments`` has the arguments without the class.
     """
 
     mesh: Uid
@@ -61,8 +61,8 @@ class KeptSpawns:
     ) -> None:
         """Keep an order. Call it when the order is sent, under the lock that keeps casts in order.
 
-        ``is_lent``: the arguments include objects that are lent to the receivers, and vanish with
-        them.
+        ``is_lent``: the arguments include objects that are lent to the receivers. These objects end
+        with the proc, so the order cannot be kept.
         """
         why_not = "distributed tensors are among them, which end with the proc" if is_lent else ""
         size = len(data.data) + sum(map(len, data.buffers))
@@ -81,7 +81,9 @@ class KeptSpawns:
             self._spawns[mesh] = spawn
 
     def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
-        """Note that a mesh has a new class; ``order`` makes its spawn order from kept arguments."""
+        """Record that a mesh has a new class: replace its kept spawn order by the result of
+        ``order``, which is called with the kept arguments.
+        """
         with self._lock:
             spawn = self._spawns.get(mesh)
         if spawn is not None and spawn.arguments is not None:
@@ -101,7 +103,7 @@ class KeptSpawns:
         return [spawn for spawn in spawns if self._is_alive(spawn.mesh, proc)]
 
     def sent_whole(self) -> set[str]:
-        """Return the classes of living actors, with their modules, that were sent by value."""
+        """Return the qualified names of the classes, of living actors, that were sent by value."""
         with self._lock:
             spawns = [spawn for spawn in self._spawns.values() if spawn.arguments is not None]
         return {
@@ -121,8 +123,8 @@ class KeptSpawns:
         self._held.pop(proc, None)
 
     def again(self, proc: Uid) -> Iterator[tuple[SpawnActor, Payload]]:
-        """Yield the orders that make the actors of a replaced proc again, except those that could
-        not be kept.
+        """Yield the orders that make the actors of a replaced proc again. Orders that could not be
+        kept are left out.
         """
         spawns = self._held.pop(proc, None)
         for spawn in self.on(proc) if spawns is None else spawns:

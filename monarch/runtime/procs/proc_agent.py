@@ -148,9 +148,8 @@ class ProcAgent:
         return {}
 
     def given_workspaces(self) -> list[str]:
-        """Return the ``$WORKSPACE_DIR`` of procs on the host in this process; none in a proc.
-
-        A client overrides this.
+        """Return the ``$WORKSPACE_DIR`` of the procs on the host inside this process. A proc has no
+        host inside it, so the list is empty here; a client overrides this.
         """
         return []
 
@@ -185,7 +184,9 @@ class ProcAgent:
             cell.deliver(Delivery("itself", Envelope("", stop)))
 
     def own_procs(self, procs: Sequence[ProcAddress]) -> None:
-        """Note that this process has spawned procs: they follow its generations."""
+        """Note that this process has spawned ``procs``. They change to a new generation of the
+        workspace together with this process.
+        """
         self._owned_procs.update((proc.uid, proc) for proc in procs)
         for proc in procs:
             if self.node.failure_of(proc.uid) is not None:
@@ -233,7 +234,9 @@ class ProcAgent:
                 cell.fail(Fail(failure_of(down), ""))
 
     def _make_again(self, again: ProcAgain) -> None:
-        """Make our actors again in a proc that was replaced; actors of other owners end."""
+        """Make this process's actors again in a new proc that has replaced an old proc. Actors here
+        whose owner lived in the old proc are ended.
+        """
         proc = self.node.address_of(again.uid)
         with self.node.casting:
             for spawn, data in self.kept_spawns.again(again.uid):
@@ -254,7 +257,7 @@ class ProcAgent:
 
     @contextlib.contextmanager
     def only_own_actors(self) -> Iterator[None]:
-        """Hold back orders from other processes to make actors during this block."""
+        """In this block, hold back orders to make actors that come from other processes."""
         self._held = []
         try:
             yield
@@ -363,10 +366,11 @@ class ProcAgent:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Record that a call from outside of actors has raised the failures ``keys``.
+        """Record that the program knows of the failures ``keys``, because a call from outside of
+        actors has raised them. They are not reported again.
 
-        ``others`` are further members that were called: their failures count as told for a while.
-        Keys are those of ``core.supervision.UnhandledFailure``.
+        ``others`` are further members that were called: if they fail within a while, the program
+        counts as told. Keys are those of ``core.supervision.UnhandledFailure``.
         """
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:

@@ -47,10 +47,11 @@ _INSTALLED = tuple(folder + os.sep for folder in site.getsitepackages())
 
 
 class SeenImports:
-    """Watches what a proc imports, so that later procs get it from their template.
+    """Watches which modules a proc imports, so that the template of later procs can import them in
+    advance.
 
-    ``tell`` is called with the names of the imported modules once two looks have found the same
-    names. On the loop.
+    ``tell`` is called with the names of the modules once two looks have found the same names. On
+    the loop.
     """
 
     def __init__(self, tell: Callable[[tuple[str, ...]], object]) -> None:
@@ -112,8 +113,11 @@ def _read_at_import() -> dict[str, str]:
 
 
 def drop_hidden(learned: Iterable[str]) -> None:
-    """Forget imported packages if a folder that comes earlier on this proc's path has another
-    module of that name, which the proc would have found first."""
+    """Remove from ``sys.modules`` the packages that the template has imported, if a folder of the
+    user's on this proc's path has another package or module of that name.
+
+    Such a folder comes earlier on the path, so the proc must import from it.
+    """
     folders = list(itertools.takewhile(lambda path: not in_installed(path + os.sep), sys.path))
     for top in {name.partition(".")[0] for name in learned}:
         if any(

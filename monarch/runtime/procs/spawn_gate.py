@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 20.0
 
 
 class SpawnGate:
-    """Keeps spawns from running between the first changed file of a push and its switch.
+    """Lets no spawn run while a push changes files: from its first changed file until its switch.
 
     A spawn waits for ``patience_seconds`` at most.
     """
@@ -60,8 +60,9 @@ class SpawnGate:
             self._look()
 
     def close(self, generation: int, closed: Callable[[], None]) -> None:
-        """Let no spawn in; ``closed`` is called once none is inside, unless the gate is opened
-        before."""
+        """Let no further spawn begin until the gate is opened. ``closed`` is called once all spawns
+        in progress have ended, unless the gate is opened before that.
+        """
         with self._changed:
             self._generation = generation
             self._closed = closed

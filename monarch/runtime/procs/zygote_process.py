@@ -100,7 +100,7 @@ class ZygoteProcess:
         self._process.kill()
 
     def wait(self) -> None:
-        """Wait until it has ended, which it does once its socket is closed."""
+        """Wait until the zygote has ended. It ends when its socket is closed."""
         try:
             self._process.wait(0.2)
         except subprocess.TimeoutExpired:

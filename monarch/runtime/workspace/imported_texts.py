@@ -27,8 +27,9 @@ class ImportedTexts:
         self._stand: tuple[int, str, object] | None = None
 
     def look(self) -> None:
-        """Read the files of the modules imported since the last look, without installed packages
-        and unreadable files."""
+        """Read the files of the modules that were imported since the last look. Installed packages
+        and unreadable files are left out.
+        """
         stand = _stand()
         if stand is not None and stand == self._stand:
             return
@@ -59,8 +60,9 @@ class ImportedTexts:
 
 
 def _stand() -> tuple[int, str, object] | None:
-    """Return a value that differs whenever a module was imported; ``None`` while an import is in
-    progress."""
+    """Return a value that differs from an earlier one if a module was imported meanwhile; ``None``
+    while an import is in progress.
+    """
     try:
         last = next(reversed(sys.modules))
         return len(sys.modules), last, weakref.ref(sys.modules[last])

@@ -54,8 +54,9 @@ class LocalReload:
             return self._words.of_prepared(step)
 
     def prepare_class(self, plan: ReloadPlan, live: type) -> ReloadOutcome:
-        """Prepare the author's own part in an upgrade: the class that its references to the mesh
-        use."""
+        """Prepare the author's own part in an upgrade: a new version of ``live``, the class that
+        the author's references to the mesh use.
+        """
         assert plan.upgrade is not None
         with self._lock:
             self._abandon()
@@ -67,8 +68,11 @@ class LocalReload:
         return ReloadOutcome()
 
     def catch_up(self, generation: int) -> ReloadOutcome:
-        """Prepare modules that were imported since ``prepare``, now that no thread imports any
-        more."""
+        """Prepare the step again if a module that it changes was imported after ``prepare``. Call
+        it when no thread can import any more.
+
+        The outcome is empty if nothing was missed.
+        """
         with self._lock:
             step = self._prepared.get(generation)
         if step is None or not self._preparing.has_missed(step):
@@ -93,8 +97,9 @@ class LocalReload:
         return step.outcome.value
 
     def _unprepared(self, generation: int) -> ReloadOutcome:
-        """Return the outcome for a generation that was not prepared here: this process started on
-        it, or it is an upgrade of other procs."""
+        """Return the outcome for a generation that was not prepared here. It is a refusal, unless
+        this process started with that generation's code, or the plan is an upgrade of other procs.
+        """
         outcome = ReloadOutcome(num_procs=1)
         if self._agent.generation < generation:
             outcome.refused.append(RefusedFile(self.label, "nothing was prepared here"))
@@ -169,8 +174,9 @@ class LocalReload:
         return self._preparing.audit(step.files, self.label, is_over)
 
     def revert(self, generation: int) -> None:
-        """Undo what was prepared or switched to; notify the actors that were notified of the
-        change."""
+        """Undo what was prepared for, or switched to, ``generation``. Actors that were notified of
+        the change are notified that it is undone.
+        """
         with self._lock:
             prepared = self._prepared.pop(generation, None)
             if prepared is not None:
@@ -211,7 +217,9 @@ class LocalReload:
 
 
 def _is_news(report: ReloadReport) -> bool:
-    """Return whether anything changed that this process has loaded, or may read as its config."""
+    """Return whether a reload has changed something that this process has loaded, or a config file
+    that it may read.
+    """
     return bool(report.modules) or any(path.endswith(CONFIG_SUFFIXES) for path in report.files)
 
 
@@ -288,8 +296,8 @@ class ReloadWords:
     def _left_behind(self, report: ReloadReport) -> list[str]:
         """Return a warning for each class with live actors that keep their old code.
 
-        This process sent them the class whole, because the file of the class does not exist where
-        they run.
+        This process sent the class by value to these actors, because the file of the class does not
+        exist on their hosts.
         """
         sent = sorted(self._agent.kept_spawns.sent_whole())
         names = [

@@ -69,11 +69,11 @@ class AuditEndedError(Exception):
 
 
 class Breaks:
-    """Pauses of an audit: each is several times as long as the work before it, a few seconds in
-    all.
+    """The pauses of an audit. Each is several times as long as the work before it; together they
+    take a few seconds.
 
-    It begins with a pause, because all processes are busy after a switch. If ``is_over``, it raises
-    AuditEndedError.
+    The first comes before any work, because all processes are busy after a switch. A pause raises
+    AuditEndedError if ``is_over`` returns True.
     """
 
     def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -99,7 +99,9 @@ _MOST_SECONDS_OF_BREAKS = 6.0
 
 
 class Preparing:
-    """Prepares changes of code. It raises ``ReloadError``, and then has changed nothing."""
+    """Prepares changes of code. If a change cannot be prepared, a method raises ``ReloadError``,
+    and nothing has changed.
+    """
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
@@ -111,7 +113,9 @@ class Preparing:
         self._reloader.close()
 
     def step(self, plan: ReloadPlan) -> Preparation | None:
-        """Return the step that a plan means for this process; None if nothing changes here."""
+        """Prepare what a plan changes in this process, and return it; None if it changes nothing
+        here.
+        """
         if plan.upgrade is None:
             return self._of_files(plan)
         cells = [cell for cell in self._agent.cells if cell.record.uid == plan.upgrade.mesh]
@@ -121,8 +125,8 @@ class Preparing:
         return self.of_class(plan, live, plan.upgrade, adds_globals=True)
 
     def has_missed(self, step: Preparation) -> bool:
-        """Return whether a module that the step changes was imported after the step was
-        prepared.
+        """Return whether a module that the step changes was imported after the preparation of the
+        step.
         """
         if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
             return False

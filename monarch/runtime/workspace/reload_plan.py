@@ -40,7 +40,9 @@ class Upgrade(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StagedFiles(msgspec.Struct, kw_only=True):
-    """The staged files of a push, for the owners, which have their hosts show them."""
+    """The staged files of a push: which owner has which hosts show them, and which hosts share a
+    folder that they must check.
+    """
 
     #: The owner that is responsible for each host; "" is the author.
     owners: dict[Uid, Uid]
@@ -97,8 +99,9 @@ class ReloadPlan(msgspec.Struct):
     staged: StagedFiles | None = None
 
     def code_change(self, old_generation: int) -> CodePush:
-        """Return the change of hosts' code by a switch to this plan, in a process that ran
-        ``old_generation``."""
+        """Return the message that tells which code the hosts run after a switch to this plan. Hosts
+        that are left behind still run ``old_generation``.
+        """
         covers = [host for host in self.covers if host not in self.behind]
         late = [host for host in self.covers if host in self.behind]
         others = [*self.others, *(HostCode(host, old_generation, "", self.family) for host in late)]
@@ -150,9 +153,11 @@ class RefusedFile(msgspec.Struct):
 
 
 class AuditOutcome(msgspec.Struct):
-    """Old code that still runs in some processes: each text with the labels of the processes.
+    """Old code that still runs in some processes: in ``stale`` and ``kept``, each text with the
+    labels of the processes that it is about.
 
-    ``kept`` is old by design. ``num_procs`` have looked, for at most so many ``seconds``.
+    ``kept`` is code that stays old by design. ``num_procs`` processes were searched; the slowest
+    took ``seconds``.
     """
 
     stale: dict[str, list[str]] = {}
@@ -224,8 +229,8 @@ class ReloadOutcome(msgspec.Struct):
 
     @property
     def vote(self) -> Vote:
-        """The vote of this process: NO if files are refused or it is busy, LATE if some files are
-        late.
+        """The vote of this process. It is NO if files are refused or the process is busy, LATE if
+        some files are late, and else YES.
         """
         return Vote.NO if self.refused or self.busy else Vote.LATE if self.late else Vote.YES
 

@@ -87,7 +87,9 @@ class ReplicaAgent:
         return HostPackages(python_tag(), installed(), tuple(platforms()))
 
     def _open(self, state: str) -> None:
-        """Load the records of a state folder, and write to it if no other host does."""
+        """Load the records of a state folder. If no other host writes the folder, this host writes
+        it from now on.
+        """
         self.state_folder = state
         self._folder = SharedFolder(self.root, state)
         self._environment = HostEnvironment(self.root, state)
@@ -95,9 +97,12 @@ class ReplicaAgent:
         self._write_if_free()
 
     def _follow_state_folder(self) -> None:
-        """Take up a state that another host has begun inside the folder. A host may see only our
-        folder, and not the state folder beside it; one folder has one state, so that state is ours
-        from now on."""
+        """If another host has begun a state folder inside this replica's folder, use that one from
+        now on.
+
+        A host that shares the folder may not see the state folder beside it, so it has begun
+        another. All hosts that share a folder must use the same state.
+        """
         state = find_state_folder(self.root)
         if state is None or str(state) == self.state_folder:
             return
@@ -108,9 +113,10 @@ class ReplicaAgent:
         self._open(str(state))
 
     def _write_if_free(self, patience_seconds: float = 0.0) -> Replica | None:
-        """Return the replica to write to; None if another host still writes this folder.
+        """Return the replica, if this host may write the folder; None if another host still writes
+        it.
 
-        Waits up to ``patience_seconds`` for a writer that may be ending.
+        Waits up to ``patience_seconds`` for another writer that may be ending.
         """
         deadline = time.monotonic() + patience_seconds
         while self._replica is None:
@@ -188,8 +194,9 @@ class ReplicaAgent:
                 _log.exception("a push could not be answered")
 
     def _next(self) -> Callable[[], None] | None:
-        """Return the next order. Work that a commit has left for later is done if no commit comes
-        for a while."""
+        """Return the next order; None if this agent ends. If no commit comes for a while, work that
+        the last commit has left for later is done in between.
+        """
         replica = self._replica
         if replica is not None and not replica.is_settled:
             with suppress(queue.Empty):
@@ -330,7 +337,9 @@ class ReplicaAgent:
                     self._agent.node.loop.call_soon(self._agent.workspace_changed)
 
     def _take_back(self, order: TakeBack) -> str:
-        """Show the state from before a generation again; return "", or why that is impossible."""
+        """Go back to the state from before a generation; return "", or a text that says why that is
+        impossible.
+        """
         replica = self._replica
         if replica is None:
             return ""
@@ -390,8 +399,10 @@ def _read_folders(state: str) -> tuple[str, ...]:
 
 
 class Lease:
-    """Lets one author push at a time. The lease ends with the push, or with the author; the staged
-    files stay, so that an owner which was told to switch can still have them shown.
+    """Lets one author push at a time. The lease ends with the push, or when the author ends.
+
+    The staged files stay after that, so that an owner that was told to switch can still have them
+    shown.
     """
 
     def __init__(self, agent: WorkspaceHost) -> None:
@@ -429,8 +440,9 @@ class Lease:
         self._node.peer_down.left(sender)
 
     def _is_client(self, sender: Uid) -> bool:
-        """Return whether the sender is our client, which is watched already, as are its procs
-        here."""
+        """Return whether ``sender`` is the client of this host, or one of its procs here. These are
+        watched in any case, so the lease need not watch them.
+        """
         client = self._agent.client
         return (client is not None and client.uid == sender) or sender in self._agent.procs
 

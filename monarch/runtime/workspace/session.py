@@ -122,8 +122,9 @@ class WorkspaceSession:
             return roll_back(past, self._agent.node, whole, generation, hosts, owners=[self.reload])
 
     def _came_to(self, plan: ReloadPlan) -> None:
-        """Handle that an author, maybe in another process, has brought hosts and our processes to a
-        state."""
+        """Record that hosts, and processes of this program, have come to the state of ``plan``.
+        Another process may have pushed it.
+        """
         self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)
 
     def watcher(self, workspace: Workspace) -> Watcher:
@@ -147,8 +148,9 @@ class WorkspaceSession:
                 author.close()
 
     def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
-        """Return the folders that are pushed with a workspace and, the first time, notes to
-        show."""
+        """Return what is pushed along with a workspace, and lines to print. The lines are empty
+        except at the first call for that workspace.
+        """
         from monarch.runtime.workspace.packages.surroundings import Surroundings
 
         with self._lock:
@@ -179,8 +181,9 @@ def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> Workspac
 
 
 def session_of(agent: ProcAgent) -> WorkspaceSession:
-    """Return the session of this process; a client gets one that follows the project folders on its
-    `sys.path` when it first needs one."""
+    """Return the session of this process. A client gets its session at the first call; the session
+    follows the project folders on `sys.path`.
+    """
     session = _sessions.get(agent)
     if session is None:
         session = open_session(agent, project_roots(sys.path), f"client (pid {os.getpid()})")

@@ -26,7 +26,8 @@ _KEPT_SECONDS = 3600.0  # far longer than a push
 
 
 class SharedTrial:
-    """The verdict of a fresh process: one for all that ask the same within the same ``push``.
+    """Imports a new state in a fresh process, and shares the verdict with all processes of the host
+    that ask about the same state in the same ``push``.
 
     Environment variables that differ by rank, such as RANK, do not count: all ranks get the verdict
     of the first.
@@ -56,8 +57,8 @@ class SharedTrial:
 
 
 def _name(push: str, state: NewState) -> str:
-    """Return the name of a question: a digest of everything that its answer depends on, except
-    files on disk.
+    """Return the name of the file for a verdict: a digest of everything that the verdict depends
+    on, except files on disk.
     """
     files = {
         path: hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else [content]

@@ -131,7 +131,7 @@ class Audit:
     def _defaults_of_closures(self) -> list[AuditFinding]:
         """Find inner functions that keep a default argument of an earlier version of the source.
 
-        A reload cannot correct it, because no name leads to these functions.
+        A reload cannot change the default, because it finds no such function by name.
         """
         groups: defaultdict[tuple[str, str, Any, Any], list[CodeType]] = defaultdict(list)
         for function in self._snapshot.functions:
@@ -152,9 +152,10 @@ class Audit:
     def _lost_defaults(
         self, name: str, code: CodeType, values: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yield each argument whose default came from an earlier version of the source, as
-        (argument, its value, the value in the source now). Other values were set by the program
-        itself."""
+        """Yield (argument, its present value, its default in the source) for arguments whose
+        present value is the default of an earlier version. A value that no version has was set by
+        the program itself, and is not yielded.
+        """
         if not self._runs(name, code):
             return
         fresh = self._fresh_of(name).defaults.get((code.co_name, code.co_firstlineno), {})
@@ -198,9 +199,12 @@ class Audit:
         return None
 
     def _shipped(self, function: FunctionType) -> Sequence[str]:
-        """Return the module of a function that was pickled by value, in a list. Empty unless the
-        code has no file and an earlier version of the module has exactly this code: other code
-        without a file was generated."""
+        """Return the module of a function that was pickled by value and sent here, in a list; empty
+        if it is not such a function.
+
+        Its code has no file, and an earlier version of its module has exactly this code. Other code
+        without a file was generated.
+        """
         name, code = str(function.__module__), function.__code__
         if code.co_filename[:1] != "<" or name not in self._names:
             return ()
@@ -254,7 +258,9 @@ class Audit:
         return len(definitions) == 1 and definitions[0].is_class and not definitions[0].is_decorated
 
     def _was_defined(self, module: str, name: str) -> bool:
-        """Return whether a class is no longer in the source, but was in an earlier version."""
+        """Return whether an earlier version of the source had a class of this name, and the present
+        one has none.
+        """
         if any(name in s.binds or "*" in s.binds for s in self._statements(module)):
             return False
         return any(
@@ -372,11 +378,11 @@ class Audit:
     # Both
 
     def _held(self, things: list[Any], around: list[Any], ours: list[Any]) -> list[bool]:
-        """Return for each thing whether anything but the audit and the reloader refers to it.
+        """Return a list with a bool for each of ``things``: whether anything but the audit and the
+        reloader refers to it.
 
-        Asks several times, as a running call may end in between. Objects in ``around`` and
-        ``ours``, and objects that refer to a thing but are unreachable themselves, do not count as
-        users.
+        The references are looked up several times, because a running call may end in between.
+        Objects in ``around`` and ``ours`` do not count as users, nor do unreachable objects.
         """
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own_objects = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
@@ -477,8 +483,9 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:
-    """Return whether a function of the class has ``namespace`` as its globals. The name of its
-    module would not tell, as another module may have had that name before."""
+    """Return whether a function of the class has ``namespace`` as its globals. The class's
+    ``__module__`` is no proof, because another module may have had the same name before.
+    """
     for value in vars(cls).values():
         function = value.__func__ if type(value) in (staticmethod, classmethod) else value
         if type(function) is FunctionType and function.__globals__ is namespace:
@@ -519,7 +526,9 @@ def _title(holder: Any) -> str:
 
 
 def _value_of(instance: Any, name: str) -> tuple[Any, ...]:
-    """Return the plain value of an attribute, in a tuple; an empty tuple if there is none."""
+    """Return the value of an attribute in a tuple if it is plain; an empty tuple if it is not, or
+    if there is no such attribute.
+    """
     try:
         value = object.__getattribute__(instance, name)
     except AttributeError:

@@ -59,9 +59,12 @@ class Expected:
         paths: Collection[str],
         patched: Iterable[FunctionType],
     ) -> Expected:
-        """Record the expected values of a commit. ``twins`` pairs each new object with the live
-        object that continues in its place; ``displaced`` are objects whose name another object
-        takes. Functions of ``paths`` are compared with their source.
+        """Record the expected values of a commit.
+
+        ``twins`` pairs each new object with the live object that takes its code. ``displaced`` are
+        objects whose name is bound to another object now. ``paths`` are the source files of the
+        modules; functions from other files count as generated. ``patched`` are the functions whose
+        behaviour changed.
         """
         expected = cls()
         for owner, name, value in cls._values_of(twins, paths):
@@ -78,7 +81,9 @@ class Expected:
         return expected
 
     def followed_by(self, later: Expected) -> Expected:
-        """Return both records together; the later record of an object counts."""
+        """Return a record that combines both. If both have a value for the same object, the value
+        in ``later`` is used.
+        """
         both = Expected()
         values = {**self.values, **later.values}
         both.values = {key: value for key, value in values.items() if value.owner() is not None}
@@ -106,8 +111,9 @@ class Expected:
 
 
 def _are_generated(fresh: Any, live: Any, paths: Collection[str]) -> bool:
-    """Return whether both objects are functions, and the fresh one is generated: its file is not in
-    ``paths``, and its globals are those of no loaded module."""
+    """Return whether ``fresh`` and ``live`` are both functions, and ``fresh`` was generated: its
+    file is not in ``paths``, and its globals are those of no loaded module.
+    """
     are_functions = type(fresh) is FunctionType and type(live) is FunctionType
     return (
         are_functions
@@ -122,8 +128,9 @@ def is_plain(value: Any) -> bool:
 
 
 def defaults_of(cls: type) -> Mapping[str, Any]:
-    """Return the plain defaults of the fields that a class gives its instances when they are
-    made."""
+    """Return the defaults of a class's fields, by the field's name, as far as they are plain
+    values. Only dataclasses, pydantic models and attrs classes have such fields.
+    """
     attributes = vars(cls)
     defaults: dict[str, Any] = {}
     for table in ("__dataclass_fields__", "__pydantic_fields__"):
@@ -141,8 +148,9 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
 
 
 def _native_names(metaclass: type) -> Iterator[str]:
-    """Yield the attributes that a metaclass written in C gives its classes, beyond those of every
-    class."""
+    """Yield the names of the attributes that classes have because their metaclass is written in C.
+    Attributes that all classes have are left out.
+    """
     for base in metaclass.__mro__:
         if base in (type, object):
             break

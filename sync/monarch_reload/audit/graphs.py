@@ -61,8 +61,8 @@ class SourceOutline:
 
     @cached_property
     def _statements(self) -> list[tuple[str, Any]]:
-        """Return the statements of the module and of its classes, each with the prefix of its
-        names.
+        """Return the statements of the module and of its classes, each with the prefix of the names
+        in it: "" for the module, and ``Class.`` for a class.
         """
         statements: list[tuple[str, Any]] = []
         pending: list[tuple[str, Any]] = [("", node) for node in self._tree.body]
@@ -76,8 +76,10 @@ class SourceOutline:
         return statements
 
     def changed_at(self, lines: Collection[int], newer: SourceOutline) -> list[str]:
-        """Return the functions on these lines that differ in the version ``newer``, or that read a
-        value whose expression differs."""
+        """Return the qualified names of functions that contain one of these ``lines`` and differ in
+        the version ``newer``. A function also counts if it reads a value whose expression differs
+        there.
+        """
         changed = []
         values = {
             name for name, value in self.values.items() if newer.values.get(name, value) != value
@@ -150,8 +152,8 @@ class OlderGraphs:
             made_graph.made_on.setdefault(module, (text, path, label))
 
     def old(self, texts: Mapping[str, bytes]) -> Iterator[OldGraph]:
-        """Yield the live graphs that were made from other sources than ``texts``, which has the
-        text that each module runs now, by module name.
+        """Yield the live graphs that were made from older text than their modules run now.
+        ``texts`` has the present text of each module, by name.
 
         A graph of ``torch.jit`` is yielded only if a function in it has changed.
         """
@@ -175,8 +177,9 @@ class OlderGraphs:
 
 
 def _graphs() -> list[Any]:
-    """Return the graphs of this process, without graphs of ``torch.compile`` and without graphs
-    that are parts of another."""
+    """Return the graphs of this process, without graphs of ``torch.compile``, and without graphs
+    that are a part of another graph.
+    """
     kinds: list[type] = []
     state: Any = sys.modules.get("torch.jit._state")
     if state is not None and state._python_cu.get_functions():

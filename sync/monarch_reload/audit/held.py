@@ -37,10 +37,12 @@ _MOST = 50_000
 def held_by_others(
     things: Sequence[Any], around: Sequence[Any], ours: Iterable[Any], namespaces: Collection[int]
 ) -> list[bool]:
-    """Return for each thing whether others than ``ours`` refer to it.
+    """Return a list with a bool for each of ``things``: whether an object that is not in ``ours``
+    refers to it.
 
     ``around`` are objects that may be dead along with the things, such as their instances.
-    ``namespaces`` are the ids of modules' own dicts: they count as alive, and are not looked into.
+    ``namespaces`` are the ids of modules' own dicts: the dicts count as alive, and are not
+    searched.
     """
     ours = [*ours, things, around]
     graph = _References([ours, *ours, *things, *around], set(map(id, things)), namespaces)
@@ -49,8 +51,9 @@ def held_by_others(
 
 
 class _References:
-    """Objects and their references to each other. Follows the objects that definitions are made
-    of."""
+    """Some objects, and the references between them. The objects to which functions and classes
+    among them refer are added, and so on.
+    """
 
     def __init__(
         self, pending: list[Any], candidates: Collection[int], namespaces: Collection[int]
@@ -82,9 +85,11 @@ class _References:
         return is_known and id(part) not in self._namespaces
 
     def alive(self, ours: Collection[int]) -> set[int]:
-        """Return the ids of the objects that are in use: those with a reference from outside this
-        set, and all that they lead to. ``ours`` are the ids of objects that do not count as
-        users."""
+        """Return the ids of the objects in this graph that are in use. Such an object has a
+        reference from outside the graph, or from an object in use.
+
+        ``ours`` are the ids of objects that do not count as users.
+        """
         num_known: dict[int, int] = {}
         for targets in self._edges.values():
             for target in targets:
@@ -109,8 +114,9 @@ def _is_kept(value: Any) -> bool:
 
 
 def notes() -> set[type]:
-    """Return the reloader's own classes whose instances may refer to old code, and may not be
-    collected yet."""
+    """Return the reloader's own classes that keep notes: their instances may refer to old code. An
+    instance may still exist although nothing uses it.
+    """
     classes: set[type] = set()
     for name, module in sys.modules.copy().items():
         if name.startswith("monarch_reload.") and not name.startswith(_NO_NOTES):
@@ -122,8 +128,9 @@ _NO_NOTES = ("monarch_reload.source.", "monarch_reload.audit.")
 
 
 def _counts(nodes: Mapping[int, Any]) -> dict[int, int]:
-    """Return the number of references to each object, by its id, without the references of
-    ``nodes`` and of this call."""
+    """Return the number of references to each object of ``nodes``, by its id. References by
+    ``nodes`` itself and by this call are not counted.
+    """
     return {key: sys.getrefcount(node) - _OWN for key, node in nodes.items()}
 
 

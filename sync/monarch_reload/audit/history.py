@@ -112,8 +112,11 @@ class PastCode:
                     self.removed.pop(name, None)
 
     def undone(self, name: str, source: ModuleSource) -> None:
-        """Record that a reload was undone: ``source``, which ran until now, takes the place of the
-        module's newest earlier version, which runs again."""
+        """Record that a reload was undone, and the module runs its newest earlier version again.
+
+        That version is removed from the earlier versions, and ``source``, which ran until now, is
+        added in its place.
+        """
         if self._past.get(name):
             self._past[name].pop()
         self.replaced(name, source, "the push that was taken back")
@@ -133,7 +136,8 @@ class FreshCodes:
     def _compiled(self) -> Mapping[str, Sequence[CodeType]]:
         """All code objects of the source, by name, including those that share a name and a line.
 
-        `ModuleSource.codes` leaves these out, so the whole file is compiled here.
+        `ModuleSource.codes` leaves out code objects that share a name and a line, so the whole file
+        is compiled here.
         """
         code = compile(self._source.text, self._source.path, "exec", dont_inherit=True)
         return _by_name([code])
@@ -149,8 +153,9 @@ class FreshCodes:
         return code in self._by_name.get(name, ()) or code in self._compiled.get(name, ())
 
     def has_behaviour(self, code: CodeType) -> bool:
-        """Return whether a function of that name in the source behaves like this code; the line
-        numbers may differ."""
+        """Return whether a function in the source with this code's name behaves as this code does.
+        The line numbers may differ.
+        """
         return any(
             same_behaviour(candidate, code) for candidate in self._compiled.get(code.co_name, ())
         )

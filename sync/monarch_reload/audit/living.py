@@ -46,11 +46,12 @@ class LivingCode:
         self.num_functions = self.num_classes = 0
 
     def take(self, pause: Callable[[], None]) -> None:
-        """Find the functions, classes, caches and suspended frames.
+        """Find the functions, classes, caches and suspended frames. ``pause`` is called between
+        slices of the work.
 
-        The list of all objects is made and dropped before the first pause, and only objects that
-        may be wanted are kept. While it exists, the list keeps alive what other threads free, such
-        as a step's activations.
+        A list of all objects is made and dropped again before the first pause. While it exists, it
+        keeps alive what other threads free, such as a step's activations. Afterwards only objects
+        that may be wanted are kept.
         """
         paths, modules, functions = self._paths, frozenset(self._modules), FunctionType
         candidates = [

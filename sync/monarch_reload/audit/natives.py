@@ -38,8 +38,8 @@ def models() -> Iterator[type]:
 
 
 def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator[type]:
-    """Yield the classes of ``modules`` whose fields differ from the fields that the validator of
-    ``holder`` has copied of them.
+    """Yield classes of ``modules`` with other fields now than at the time when ``holder`` copied
+    their fields for its validator.
 
     ``holder`` is a pydantic model or a type adapter.
     """
@@ -57,8 +57,9 @@ def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator
 
 
 def is_bound_to_its_name(cls: type) -> bool:
-    """Return whether a class is still bound to its name in its module. True for a class made in a
-    function, which has no such name."""
+    """Return whether a class is still bound to its name in its module. True also for a class made
+    in a function, because no name of the module is bound to such a class.
+    """
     is_local = "<locals>" in cls.__qualname__
     return is_local or definition_at(cls.__module__, cls.__qualname__) is cls
 
@@ -85,8 +86,9 @@ def _inside(schema: Any, seen: set[int]) -> Iterator[tuple[type, Any]]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether two schemas are equal. A class inside is compared by identity, not by its
-    fields."""
+    """Return whether two schemas are equal. Classes inside them must be the same objects; the
+    fields of these classes are not compared.
+    """
     if one is other:
         return True
     if type(one) is not type(other):

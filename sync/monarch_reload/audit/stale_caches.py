@@ -20,9 +20,10 @@ _MOST_CALLED = 2_000
 
 
 def stale_caches(caches: Iterable[Any], patched: Collection[int]) -> Iterator[tuple[Any, str]]:
-    """Yield each non-empty cache with the name of an edited function that its function calls.
+    """Yield (cache, name) for each cache with entries whose function calls an edited function,
+    directly or through others; the name is that of the edited function.
 
-    ``patched`` are the ids of edited functions. Calls are followed by the names that code mentions:
+    ``patched`` are the ids of edited functions. Calls are found by the names that code mentions:
     globals, and attributes of modules and classes.
     """
     for cache in caches if patched else ():

@@ -75,11 +75,10 @@ def are_all_seen(things: Iterable[Any]) -> bool:
 
 
 def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, Any]:
-    """Return, by id, the objects in a generation of the garbage collector (None: all of them); of
-    tuples, only those that another object refers to.
+    """Return the objects in a generation of the garbage collector (None: in all), by id.
 
-    A tuple that neither another object nor an object in ``holders`` refers to may still be under
-    construction in another thread.
+    A tuple is left out if neither another object nor an object in ``holders`` refers to it, because
+    another thread may still be constructing it.
     """
     tuple_type = frozenset({_address(tuple)})
     with _no_collections():

@@ -36,7 +36,7 @@ _NOT_OURS = _LAYOUT | {
 
 
 def why_not_in_place(live: type, staged: type, metaclass: type) -> str | None:
-    """Return the reason why the live class cannot become the staged one; None if it can.
+    """Return the reason why the class ``live`` cannot be changed into ``staged``; None if it can.
 
     `metaclass` is the metaclass that `staged` will have.
     """
@@ -66,16 +66,21 @@ def _shape(cls: type) -> tuple[Any, ...]:
 
 
 def kept_names(live: type, old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
-    """Return the names of the attributes of a class that keep their live values; empty for an Enum,
-    whose members ``live_members`` chooses."""
+    """Return the names of a class's attributes that keep their live values when the edited class
+    replaces the class. ``changed`` are the names, used in the class body, whose values have
+    changed.
+
+    Empty for an Enum, whose members ``live_members`` chooses.
+    """
     if is_a(live, enum.EnumMeta):
         return set()
     return {_mangled(live.__name__, name) for name in kept_class_values(old, new, changed)}
 
 
 def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
-    """Give the staged class the live values of these attributes, so that what registers with the
-    staged class is added to the live registry."""
+    """Give the staged class the live values of these attributes. If one is a registry, other code
+    that registers something with the staged class then adds to the live registry.
+    """
     for name in names:
         live_value = live.__dict__.get(name, MISSING)
         if live_value is MISSING or name not in staged.__dict__ or _is_layout(live_value):
@@ -226,8 +231,10 @@ class ClassPatch:
         return functions.live_of(value)
 
     def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
-        """Have the function in a method's old wrapper call the method's new wrapper, which other
-        decorators made. Some objects may still refer to the old wrapper."""
+        """Have the function in a method's old wrapper call the method's new wrapper. It is needed
+        if other decorators made the new wrapper, because some objects may still refer to the old
+        one.
+        """
         if callable(value) and not any(
             is_a(attribute, _NOT_BOUND) for attribute in (current, value)
         ):

@@ -57,9 +57,9 @@ class Edit(msgspec.Struct, frozen=True):
 class _LostCode(msgspec.Struct, frozen=True):
     """Code that live functions still run, but that is in no source any more.
 
-    ``place`` is that of its successor in the source, which such a function cannot take; None if
-    there is no successor. ``path`` are the names that lead to its old place, for a source that has
-    the code again.
+    ``place`` is where the source has its successor, which such a function cannot take; None if the
+    source has none. ``path`` are the names of the functions and classes around the old code, and
+    its own name; a later source that has code at the same path has its successor.
     """
 
     code: weakref.ref[CodeType]
@@ -72,7 +72,9 @@ Lineage = dict[str, Mapping[int, _LostCode]]
 
 
 class _CodeNode:
-    """A code object in a statement, with the code objects inside it and its successor (`heir`)."""
+    """A code object in a statement. ``children`` are the code objects inside it; ``heir`` is the
+    new code object that replaces it, or None.
+    """
 
     def __init__(self, code: CodeType, path: Path = (), is_nested: bool = False) -> None:
         self.code = code
@@ -124,7 +126,9 @@ class _Tree:
         return nodes[place[2]] if place[2] < len(nodes) else None
 
     def running(self, code: CodeType) -> _CodeNode | None:
-        """Return the node that has this code; None if none has, or if several nodes match."""
+        """Return the node of a code object that live functions run; None if no node has this code,
+        or if several nodes may be meant.
+        """
         nodes = self.at.get((code.co_name, code.co_firstlineno), [])
         nodes = [node for node in nodes if same_behaviour(node.code, code)]
         if len(nodes) > 1:  # two on one line differ in their columns, as of Python 3.11
@@ -143,8 +147,9 @@ def _columns(code: CodeType) -> Sequence[Any]:
 
 
 def pair(old: _CodeNode, new: _CodeNode) -> None:
-    """Set the heir of each code object inside `old`: the code object inside `new` that it
-    became."""
+    """Find for each code object inside ``old`` the code object inside ``new`` that it became after
+    the edit, and set it as the ``heir``. A code object without a match gets none.
+    """
     before, after = old.children, new.children
     matcher: difflib.SequenceMatcher[Hashable] = difflib.SequenceMatcher(
         None, [*map(_name_and_likeness, before)], [*map(_name_and_likeness, after)], autojunk=False
@@ -171,7 +176,9 @@ def pair(old: _CodeNode, new: _CodeNode) -> None:
 def _grouped(
     key: Callable[[_CodeNode], Hashable], nodes: Iterable[_CodeNode], taken: Collection[int]
 ) -> Mapping[Hashable, Sequence[_CodeNode]]:
-    """Return the nodes that are not taken (by their ids), by their key."""
+    """Return the nodes that are not in ``taken`` (ids of nodes), grouped by the value that ``key``
+    has for a node.
+    """
     groups = defaultdict(list)
     for node in nodes:
         if id(node) not in taken:
@@ -184,8 +191,10 @@ def _name_and_likeness(node: _CodeNode) -> Hashable:
 
 
 class _Trees:
-    """The code objects of an edited file, as trees that are made when needed: an old code object is
-    matched with the new one that replaces it."""
+    """The code objects of an edited file, as one tree for each top-level statement. A tree is made
+    when it is first needed. Then each old code object in it is matched with the new code object
+    that replaces it.
+    """
 
     def __init__(self, edit: Edit) -> None:
         self._edit = edit
@@ -244,18 +253,19 @@ class _Trees:
         return self._new[index]
 
     def heir_of(self, node: _CodeNode, index: int) -> _CodeNode | None:
-        """Return the new node that replaces a node of the old statement ``index``; None if there is
-        none.
+        """Return the new node that replaces ``node``, a node of the old statement ``index``; None
+        if there is none.
 
-        If the statement has no successor, as an edited ``if`` with functions in it, the new node is
-        found by its path of names.
+        If no new statement comes from the old statement (an edited ``if`` with functions in it, for
+        example), the new node with the same path of names is returned.
         """
         return node.heir if index in self._heirs else self.added_nodes.get(node.path)
 
     def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
-        """Return the new node with the code of ``node``, if the function around it was renamed.
+        """Return the new node for a function whose surrounding function was renamed; None if it is
+        not certain.
 
-        None unless exactly one node with this code was removed and one was added.
+        It is certain if the edit removed exactly one node with this code, and added exactly one.
         """
         matches = [
             candidate for candidate in self.added_nodes.values() if _are_twins(node, candidate)
@@ -317,11 +327,11 @@ class LiveClosures:
         makers: Iterable[tuple[FunctionType, CodeType]],
         is_new: Callable[[FunctionType], bool],
     ) -> None:
-        """Find the inner functions of an edited file and collect the changes that give them new
+        """Find the inner functions of an edited file, and collect the changes that give them new
         code.
 
-        ``makers`` are functions that get new code already, each with that code. ``is_new`` tells
-        whether the new code made a function.
+        ``makers`` are functions that already get new code by their names, as (function, new code).
+        ``is_new`` tells whether new code has made a function, so that it needs no change.
         """
         makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
         taken = {id(maker) for maker, _ in makers}
@@ -349,9 +359,12 @@ class LiveClosures:
             self.flips.append(Item(self._lineage, edit.before.path))
 
     def count(self) -> None:
-        """Record how many references each code object has that the commit replaces. Call it right
-        before the commit: a reference that is added later is that of a closure which old code has
-        made."""
+        """Record the number of references to each code object that the commit replaces.
+        ``latecomers`` compares it later: a further reference is that of a closure that old code has
+        made since.
+
+        Call it right before the commit.
+        """
         self.__dict__.pop("_living", None)
         self._counts = {key: sys.getrefcount(code) for key, (code, _) in self._heirs.items()}
 
@@ -374,22 +387,29 @@ class LiveClosures:
 
 
 def _hides(edit: Edit) -> bool:
-    """Return whether the file may have made functions to which no name leads. Only then are they
-    searched for, which looks at every object."""
+    """Return whether the file may have made functions that are not found by a name: lambdas,
+    decorated functions, closures. The search for these looks at every object, so it is left out if
+    this is False.
+    """
     text = edit.before.text
     return b"lambda" in text or b"@" in text or edit.before.codes.has_closures()
 
 
 class _Successor(msgspec.Struct, frozen=True):
-    """The successor of a code object: ``code``, or None if there is none. ``lost`` records where
-    the source has or would have it, so that it is found again after a later edit."""
+    """What replaces a code object after an edit. ``code`` is the new code; None if the new source
+    has none.
+
+    ``lost`` records the position of the successor, so that it is found again after a later edit.
+    """
 
     code: CodeType | None
     lost: _LostCode
 
 
 class _Successors:
-    """The successors of one file's code objects, including code that is in no source."""
+    """The successors of one file's code objects after an edit. ``lost`` are code objects that
+    earlier edits removed and that may still run.
+    """
 
     def __init__(self, edit: Edit, lost: Mapping[int, _LostCode]) -> None:
         self._trees = _Trees(edit)
@@ -415,9 +435,11 @@ class _Successors:
         return None
 
     def retired(self, code: CodeType, number: int) -> CodeType | None:
-        """Return the successor of code that is removed from the source; None if it has none.
+        """Return the successor of a function's code that the edit replaces; None if there is none,
+        or if the code stays as it is. ``number`` counts code objects with the same name and line.
 
-        It is remembered, as running code may still make functions of the old code.
+        The successor is remembered for later edits, as running code may still make functions of the
+        old code.
         """
         successor = self._successor(code, number)
         if successor is None or successor.code is code:
@@ -432,8 +454,11 @@ class _Successors:
         return self._lost
 
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
-        """Return the successor of code. None if the source does not have the code, or if a name
-        leads to the function, which is then patched by that name."""
+        """Return the successor of a code object. None if the old source does not have the code, or
+        if its function can be found by name, as it is then patched by that name.
+
+        ``number`` counts code objects with the same name and line.
+        """
         if id(code) not in self._successors:
             self._successors[id(code)] = code, self._looked_up(code, number)
         return self._successors[id(code)][1]
@@ -466,7 +491,9 @@ class _Successors:
         return _Successor(heir.code, _LostCode(reference, heir.place, heir.path))
 
     def _after_edit(self, lost: _LostCode) -> _LostCode:
-        """Return where the successor of lost code is after the edit."""
+        """Return the record of a lost code object with the position that its successor has after
+        the edit. In the record, ``place`` is None if the new source has no successor.
+        """
         if lost.place is None:
             node = self._trees.added_nodes.get(lost.path)
         else:
@@ -497,7 +524,7 @@ def _fits(old: CodeType, new: CodeType) -> bool:
 
 
 def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """Yield the inner code objects that differ, each with its successor."""
+    """Yield (old code, new code) for the inner code objects of a function that differ."""
     before, after = _CodeNode(old), _CodeNode(new)
     pair(before, after)
     for node in before.all():

@@ -52,8 +52,10 @@ class Compilation:
 
 @dataclass
 class CodeChanges:
-    """The changes of a commit that compiled code may have gone through, before and after: code
-    objects, and names of functions in classes and of values in modules."""
+    """What one commit changes that compiled code may depend on. ``codes`` are the changed code
+    objects, old and new, by id; ``names`` are names of functions in classes and of values in
+    modules.
+    """
 
     codes: dict[int, CodeType] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -79,7 +81,9 @@ class CompiledCode:
         self._is_watching = False
 
     def watch(self) -> None:
-        """Note compilations from now on, if the program has imported dynamo."""
+        """Record dynamo's compilations from now on. Nothing is done if the program has not imported
+        dynamo.
+        """
         convert_frame = sys.modules.get(CONVERT_FRAME)
         register = getattr(convert_frame, "register_bytecode_hook", None)
         if register is not None and not self._is_watching:
@@ -108,10 +112,11 @@ class CompiledCode:
     def following(
         self, flips: Iterable[Flip], changes: CodeChanges, before_shift: Callable[[], None]
     ) -> Iterator[Flip]:
-        """Yield the changes in ``flips``, and record in ``changes`` what they change.
+        """Yield ``flips`` for the commit, and record in ``changes`` what they change.
 
-        Where compiled code only moves to other lines, it is moved in place and stays the same
-        object; ``before_shift`` is called before the first such move.
+        If a change only moves compiled code to other lines, a change of line numbers is yielded
+        instead, and the code stays the same object. ``before_shift`` is called before the first of
+        these.
         """
         self.watch()
         compiled = {id(code) for code in _codes_seen() if _entries(code)}
@@ -133,8 +138,9 @@ class CompiledCode:
             yield shift
 
     def forget(self, changes: CodeChanges) -> list[CodeType]:
-        """Have dynamo drop the graphs that ``changes`` made stale; return the code of the functions
-        that it will compile again."""
+        """Have dynamo drop the graphs that are stale after ``changes``. Return the code of the
+        functions that dynamo will compile again.
+        """
         convert_frame = sys.modules.get(CONVERT_FRAME)
         if convert_frame is None or not changes:
             return []
@@ -180,8 +186,11 @@ def name_in(code: CodeType) -> str:
 
 
 def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
-    """Return a change that moves the lines of a code object in place; None unless compiled code
-    depends on the object and only its line numbers change. ``compiled`` are ids of code objects."""
+    """Return a `LineShift` to make in place of ``flip``; None if ``flip`` must be made as it is.
+
+    It replaces a change of a function's code if compiled code depends on that code, and only line
+    numbers change. ``compiled`` are the ids of code objects that compiled code depends on.
+    """
     if not (isinstance(flip, Attribute) and flip.name == "__code__"):
         return None
     old = flip.owner.__code__
@@ -217,8 +226,9 @@ def _note_change(flip: Flip, changes: CodeChanges) -> None:
 
 
 def _acts(value: Any) -> bool:
-    """Return whether a class attribute is a function or a descriptor. Compiled code checks other
-    values itself, by dynamo's guards."""
+    """Return whether a class attribute is a function or a descriptor. Changes of other attributes
+    need no attention here, because dynamo's guards check them.
+    """
     return value is not MISSING and (callable(value) or hasattr(type(value), "__get__"))
 
 
@@ -242,8 +252,9 @@ def _codes_seen() -> list[CodeType]:
 
 
 def _entries(code: CodeType) -> list[Any]:
-    """Return the compiled graphs that dynamo keeps for a function's code. They are valid until one
-    is dropped."""
+    """Return the compiled graphs that dynamo keeps for a function's code. The list must not be used
+    any more after one of them was dropped.
+    """
     return list(_eval_frame()._debug_get_cache_entry_list(code))
 
 
@@ -252,8 +263,10 @@ def _is_invalid(entry: Any) -> bool:
 
 
 def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> None:
-    """Drop the stale graphs of a function. Drop all its graphs if few others are left, or if single
-    graphs cannot be dropped."""
+    """Drop the ``stale`` graphs of a function; ``entries`` are all of its graphs. All are dropped
+    at once if all are stale, if torch cannot drop single graphs, or if too many dropped graphs have
+    gathered.
+    """
     guards = sys.modules.get("torch._dynamo.guards")
     deleted = getattr(guards, "DeletedGuardManagerWrapper", None)
     gone = sum(map(_is_invalid, entries))
@@ -267,8 +280,9 @@ def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> N
 
 
 def _output_graph(frame: Any) -> Any:
-    """Return dynamo's record of what the compilation that is about to end went through; None if
-    there is none."""
+    """Return dynamo's record of the code that a compilation went through; None if there is none.
+    ``frame`` is the frame of the compilation, which is about to end.
+    """
     while frame is not None and frame.f_code.co_filename.endswith("convert_frame.py"):
         for name in ("tracer_output", "output"):
             value = frame.f_locals.get(name)

@@ -21,8 +21,9 @@ from monarch_reload.undo_log import MISSING
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two containers of one type have the same objects in the same order. False also
-    if another thread changes one of them meanwhile."""
+    """Return whether two containers of one type have the same objects in the same order. It is
+    False also if another thread changes one of them during the comparison.
+    """
     try:
         if len(one) != len(other) or not all(map(operator.is_, one, other)):
             return False
@@ -89,11 +90,11 @@ def refill(container: Any, content: Any) -> None:
 
 
 class Difference(msgspec.Struct, frozen=True, eq=False):
-    """The difference between two states of a container: the entries that are ``gone``, and those
-    that were ``put`` in.
+    """The difference between two states of a container: entries that are ``gone``, and entries that
+    were ``put`` in.
 
-    Both are containers of the same kind, but lists for a deque. In a list, ``put`` replaces the
-    gone entries from the index ``start`` on.
+    ``gone`` and ``put`` have the type of the container, but are lists for a deque. In a list,
+    ``put`` replaces the gone entries from the index ``start`` on.
     """
 
     gone: Any
@@ -127,14 +128,19 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         return cls(old[start:end], new[start : len(new) - tail], start, start == len(old))
 
     def without(self, is_left_out: Callable[[Any], bool]) -> Difference:
-        """Return the difference without the put entries for which ``is_left_out`` is true."""
+        """Return the same difference without those entries of ``put`` for which ``is_left_out`` is
+        true.
+        """
         if isinstance(self.put, dict):
             return replace(self, put={k: v for k, v in self.put.items() if not is_left_out(v)})
         return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))
 
     def apply(self, container: Any, over_others: bool = True) -> None:
-        """Make the same change to ``container``. With ``over_others`` False, dict keys that other
-        code has changed since the earlier state are left alone."""
+        """Make the same change to ``container``.
+
+        With ``over_others`` False, a dict key is left alone if its value is no longer the value
+        that it had before the difference.
+        """
         if isinstance(container, dict):
             for key, value in self.gone.items():
                 if over_others or container.get(key) is value:

@@ -10,8 +10,9 @@ from monarch_reload.undo_log import Attribute, Flip
 
 
 def keep_live_members(live: Any, staged: Any) -> None:
-    """Put the live members into the staged Enum in place of equal staged members, because other
-    objects may refer to the live ones."""
+    """In the staged Enum, replace each member that equals a live member by the live member, because
+    other objects may refer to the live members.
+    """
     kept: dict[int, Any] = {}
     if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
         return  # a live member combines only with members that its class knows
@@ -37,11 +38,12 @@ def _values(cls: Any) -> dict[str, Any]:
 
 
 def live_members(live: Any, staged: Any, flips: list[Flip]) -> dict[int, Any]:
-    """Return the member to use for each staged member of an Enum, by the id of the staged one, and
-    add the necessary changes of members to ``flips``.
+    """Return the member to use in place of each staged member of an Enum, by the staged member's
+    id. The changes that members need are added to ``flips``.
 
-    It is the live member of the same name, if that can take the new value. The live member of an
-    Enum of ints or strs cannot take another value, so the staged member is used.
+    It is the live member of the same name, or the staged member if no live member has the name. The
+    live member of an Enum of ints or strs cannot take another value, so the staged member is used
+    then too.
     """
     chosen: dict[int, Any] = {}
     for name, member in staged._member_map_.items():
@@ -66,8 +68,10 @@ def live_members(live: Any, staged: Any, flips: list[Flip]) -> dict[int, Any]:
 
 
 def with_live_members(value: Any, members: dict[int, Any]) -> Any:
-    """Return the value of an Enum class's attribute with the staged members, also those in a table
-    of members, replaced by ``members``."""
+    """Return the value of an Enum class's attribute with each staged member replaced. ``members``
+    has the replacements by the staged member's id. A dict of members is copied, and its values are
+    replaced.
+    """
     if id(value) in members:
         return members[id(value)]
     if type(value) is dict:

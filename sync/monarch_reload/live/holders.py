@@ -19,8 +19,9 @@ _CONTAINERS = frozenset({dict, list, tuple, set, OrderedDict, deque})
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Iterator[Any]:
-    """Yield the given modules, and what is reached from them: their classes, instances of these,
-    and functions with attributes or closure values."""
+    """Yield the given modules, and objects that are reached from them: classes of these modules,
+    instances of these classes, and functions with attributes or closure variables.
+    """
     modules = list(modules)
     ours = {name for name, _ in modules}
     pending: deque[tuple[Any, int]] = deque((module, 0) for _, module in modules)

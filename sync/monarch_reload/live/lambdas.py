@@ -46,7 +46,8 @@ class Lambdas:
     def new_code_for(self, before: Statement, after: Statement) -> list[Attribute] | None:
         """Return changes for the live lambdas of a statement in which only lambdas changed.
 
-        ``None`` if a lambda cannot be found, or cannot be distinguished from another.
+        ``None`` if a lambda cannot be found in the process, or if it is not clear which of two
+        lambdas it is.
         """
         old = _compiled(before, self._running.path)
         inner = pairs_of(old, _compiled(after, self._running.path))

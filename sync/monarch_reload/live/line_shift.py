@@ -32,8 +32,9 @@ class LineShift:
 
 
 def lines_moved(old: CodeType, new: CodeType) -> int | None:
-    """Return how many lines ``new`` is below ``old``; None if they differ in anything but lines, or
-    if lines cannot be moved in place."""
+    """Return how many lines ``new`` is below ``old``. None if anything but the lines differs, or if
+    this Python does not allow to change the lines of a code object.
+    """
     distance = new.co_firstlineno - old.co_firstlineno
     if _offset() is None or moved_code(old, distance) != new:
         return None

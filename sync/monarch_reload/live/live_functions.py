@@ -15,8 +15,9 @@ Place = tuple[str, int]  # the name of a definition, and its first line
 
 
 class Functions:
-    """A set of functions, by the place of their definition and by the functions that they close
-    over."""
+    """A set of functions. They can be looked up by the place of their definition, and by a function
+    that they close over.
+    """
 
     def __init__(self, things: Iterable[Any]) -> None:
         self._all = [thing for thing in things if type(thing) is FunctionType]

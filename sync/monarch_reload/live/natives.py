@@ -26,7 +26,8 @@ _DEEPEST = 4
 
 
 def why_its_metaclass_objects(live: type, staged: type) -> str | None:
-    """Return why a native metaclass cannot apply a new class body; ``None`` if it can."""
+    """Return why a class with a native metaclass cannot take a new class body; ``None`` if it
+    can."""
     kind: type = type(live)
     native = next((base for base in kind.__mro__ if _compiles_classes(base)), None)
     if native is None:
@@ -68,10 +69,10 @@ def _special(cls: type) -> set[str]:
 
 
 def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, str]]:
-    """Yield live classes that native code keeps using in their old or staged form, with the name of
-    the native code.
+    """Yield (live class, name of the native type) for each class that native code keeps using, so
+    that an edit of the class would not reach that code.
 
-    `pairs` are staged classes, each with the live class that takes its body.
+    `pairs` are (staged class, live class that takes its body).
     """
     live_of = {id(cls): live for staged, live in pairs for cls in (staged, live)}
     replaced = {id(vars(live).get(name)) for staged, live in pairs for name in vars(staged)}
@@ -82,8 +83,9 @@ def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, 
 
 
 def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
-    """Yield native objects that refer to one of the classes, directly or through another native
-    object; each with a class that it refers to."""
+    """Yield (native object, class) for native objects that refer to one of the ``classes``,
+    directly or through another native object.
+    """
     native_objects: dict[int, tuple[Any, type]] = {}
     wanted: Mapping[int, type] = {id(cls): cls for cls in classes}
     are_native: dict[type, bool] = {}

@@ -107,8 +107,7 @@ def _after(
 def _lines(
     old: Sequence[Statement], new: Sequence[Statement], alignment: Alignment
 ) -> Iterator[tuple[int, int]]:
-    """Yield (old line, new line) of each overload in the old source that the new source still
-    has."""
+    """Yield (old line, new line) of each overload that both the old and the new source have."""
     for index, statement in enumerate(new):
         origin = alignment.source_of(index)
         if origin is not None and statement.is_function and _is_overload(statement):

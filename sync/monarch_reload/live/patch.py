@@ -60,7 +60,9 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
 
 
 def is_compiled(value: Any) -> bool:
-    """Return whether a compiler made the object: it runs copies of the code that existed then."""
+    """Return whether a compiler, such as torch's, made the object. Such an object runs a copy of
+    the code from the time when it was compiled.
+    """
     return type(value).__module__.startswith(_COMPILERS)
 
 
@@ -97,7 +99,9 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def wrapped_in(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions in the attributes of an object that a decorator made."""
+    """Yield the functions in the attributes of ``value``, an object that a decorator has made, such
+    as a cached function.
+    """
     held: list[Any] = []
     with contextlib.suppress(AttributeError):
         held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot
@@ -107,7 +111,9 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
 
 
 def wraps(value: Any, qualname: str) -> bool:
-    """Return whether the value is a function of that name, or was made from one by decorators."""
+    """Return whether the value is a function with the qualified name ``qualname``, or was made from
+    such a function by decorators.
+    """
     parts = parts_of(value, getattr(value, "__module__", None) or "")
     return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
 
@@ -133,8 +139,9 @@ def arguments_of(code: CodeType) -> tuple[int, ...]:
 
 
 def likeness(code: CodeType) -> Hashable:
-    """Return a key that is equal for code objects of the same behaviour, and for few others. Code
-    objects inside it do not count."""
+    """Return a key for comparisons. It is equal for two code objects with the same behaviour, and
+    seldom equal for others. Code objects inside a code object do not affect its key.
+    """
     plain = [repr(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
     return code.co_code, code.co_names, code.co_varnames, tuple(plain)
 
@@ -146,13 +153,15 @@ def _same_constant(one: Any, other: Any) -> bool:
 
 
 class FunctionPatch:
-    """Patches functions; remembers which live object each staged object is the new version of."""
+    """Collects the changes that give live functions new code. ``twins`` has the (staged, live) pair
+    of each new object that a live object continues.
+    """
 
     def __init__(self, namespaces: Mapping[str, dict[str, Any]] | None = None) -> None:
         """``namespaces`` are the globals of each staged module, by module name.
 
-        They tell which new functions ``exec`` has made in a namespace of its own. None: that is not
-        checked.
+        With them, a new function is noticed whose globals are no module's, because ``exec`` made it
+        in a namespace of its own. None: such functions are not noticed.
         """
         self._namespaces = namespaces
         self.twins: dict[int, tuple[Any, Any]] = {}  # id(staged) -> (staged, live)
@@ -172,7 +181,11 @@ class FunctionPatch:
 
     def function(self, live: FunctionType, staged: FunctionType) -> FunctionType:
         """Return the function to bind: the live function, which gets the new code, or the staged
-        function if the two have different closure variables."""
+        function.
+
+        The staged function is returned if the two have different closure variables, because the
+        live function cannot take the new code then.
+        """
         if live is staged or id(staged) in self.twins:
             return self.live_of(staged)  # type: ignore[no-any-return]
         old, new = live.__code__, staged.__code__
@@ -230,17 +243,21 @@ class FunctionPatch:
                 self.flips.append(Attribute(live, name, value))
 
     def _heir(self, live: Any, staged: Any) -> Any:
-        """Return the object to put in place of ``live`` in a live function: the live object that
-        continues ``staged``, or ``staged`` itself. Classes are patched elsewhere."""
+        """Return the object that a live function refers to from now on in place of ``live``.
+
+        That is the live function that continues ``staged``, which gets its new code here; or the
+        live object recorded for ``staged``; or ``staged`` itself. Classes are patched elsewhere.
+        """
         if is_a(staged, FunctionType) and made_alike(live, staged):
             return self.function(live, staged)
         return self.live_of(staged)
 
     def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
-        """Have the old function call the new one, for objects that still refer to the old one.
+        """Have the old function call the new function, for objects that still refer to the old
+        function.
 
-        This is needed where their closure variables differ, as when a method starts to use
-        ``super()``: Python does not let a function take such code.
+        This is needed if the two have different closure variables, as when a method starts to use
+        ``super()``: Python does not let the old function take the new code then.
         """
         self.patched.append(live)
         self.flips += [
@@ -253,8 +270,9 @@ class FunctionPatch:
 
 
 def made_alike(live: Any, staged: Any) -> bool:
-    """Return whether two functions or classes have the same module and qualified name, as the old
-    and the new version of one definition have."""
+    """Return whether two functions or classes have the same module and qualified name. Then they
+    are the old and the new version of one definition.
+    """
     return _have_one_name(live, staged) and bool(live.__module__ == staged.__module__)
 
 

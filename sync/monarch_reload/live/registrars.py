@@ -15,8 +15,9 @@ from monarch_reload.source.statements import Statement
 
 
 def taken_away(old: Statement, new: Statement, namespace: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the decorators that a definition has lost. For a decorator that is a method, such as
-    `app.on`, yield the object (`app`)."""
+    """Yield the decorators that the edit has removed from a definition. For a decorator that is a
+    method, such as `app.on`, yield the object (`app`).
+    """
     for name in _decorators(old) - _decorators(new):
         value: Any = None
         inside = namespace
@@ -36,7 +37,9 @@ def _decorators(statement: Statement) -> set[str]:
 
 
 def reached(registrar: Any) -> Iterator[Any]:
-    """Yield the objects that a decorator can reach and put something into."""
+    """Yield the objects into which a decorator may have put something: objects to which it refers,
+    directly or through others.
+    """
     if type(registrar) is MethodType:
         registrar = registrar.__self__
     values = held_by(registrar)

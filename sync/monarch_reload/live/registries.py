@@ -50,8 +50,9 @@ class Registry(msgspec.Struct, frozen=True, eq=False):
 
 
 def parts_of_entry(value: Any) -> tuple[Any, ...]:
-    """Return the objects in an entry: the parts of a tuple such as `(priority, function)`, else the
-    entry itself."""
+    """Return the objects in an entry of a container. An entry is a tuple such as `(priority,
+    function)`, or an object itself.
+    """
     return (*value,) if type(value) is tuple else (value,)
 
 
@@ -109,8 +110,11 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
 
 
 def registries(held: Iterable[Any]) -> Iterable[Registry]:
-    """Return the registries among the values in these objects, and among the values in instances of
-    other classes that these objects refer to."""
+    """Return the registries to which the objects ``held`` refer.
+
+    An object may also refer to an instance, such as an event bus, that keeps a registry in an
+    attribute; this registry is returned, too.
+    """
     by_id: dict[int, Registry] = {}
     held = list(held)
     ours = set(map(id, held))

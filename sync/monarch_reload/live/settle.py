@@ -15,8 +15,9 @@ from monarch_reload.undo_log import contents_of
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    """Replace the staged objects in a container, closure or partial by the live ones. ``twins``:
-    the (staged, live) pairs, by the id of the staged one."""
+    """Replace each staged object in a container, closure or partial by its live object. ``twins``
+    are the (staged, live) pairs, by the id of the staged object.
+    """
     if is_a(holder, dict):
         for key, value in dict(holder).items():
             if id(value) in twins:
@@ -79,8 +80,9 @@ def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, An
 
 
 def sort_in_again(holder: Any, keys: Collection[int]) -> None:
-    """Insert all entries of a dict or set again, if one of its keys has an id in ``keys``. Those
-    are keys whose hashes have changed."""
+    """Insert all entries of a dict or set again if one of its keys has an id in ``keys``, because
+    the hashes of those keys have changed.
+    """
     if type(holder) is dict and any(id(key) in keys for key in holder):
         items = list(dict(holder).items())
         holder.clear()

@@ -25,8 +25,8 @@ _LAMBDA = "<lambda>"
 class HeldDefinition(msgspec.Struct, frozen=True):
     """A top-level function or class that a container refers to.
 
-    ``is_instance``: the container has an instance of the class; with ``member``, a bound method of
-    an instance. ``member`` is "" otherwise.
+    ``is_instance``: the container has an instance of the class. If it has a bound method of an
+    instance, ``member`` is the method's name, else "".
     """
 
     module: str
@@ -65,7 +65,10 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
 
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
-    """Yield the definitions in a container, a registry, a dispatcher or a `partial`."""
+    """Yield the definitions to which a value refers. The value is a container, a registry, a
+    `partial`, or a class or an instance with containers in its attributes. For any other value
+    nothing is yielded.
+    """
     kind = type(value)
     if kind is FunctionType:
         registry = value.__dict__.get("registry")
@@ -108,9 +111,11 @@ def _entries(value: Any, depth: int) -> Iterator[HeldDefinition]:
 
 
 def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
-    """Yield the top-level definition that a function belongs to: its own name, or that of the
-    outermost function or class around it. A lambda is yielded under each name that is bound to
-    it."""
+    """Yield the top-level definition that contains a function: the outermost function or class
+    around it, or the function itself.
+
+    A lambda is yielded under each name that its module binds to it, or not at all.
+    """
     module, name = function.__module__ or "", function.__qualname__
     if name != _LAMBDA:
         yield HeldDefinition(module, name.partition(".")[0])
@@ -121,8 +126,9 @@ def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
 
 
 def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:
-    """Return the value of a dotted name, read from plain attributes only, so that no lazy object
-    loads itself."""
+    """Return the value of a dotted name. Only plain attributes are read, because a read of another
+    attribute may make a lazy object load itself.
+    """
     head, *rest = name.split(".")
     value = namespace.get(head, MISSING)
     for part in rest:

@@ -127,8 +127,9 @@ def _has_hash(key: Any) -> bool:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """Return the value of a name, a constant, or a chain of plain attributes and constant items;
-    else MISSING."""
+    """Return the value of an expression that is a name, a constant, or a chain of attributes and
+    items. MISSING for any other expression, and if a part of it does not exist.
+    """
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):

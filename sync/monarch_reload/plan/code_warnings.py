@@ -81,8 +81,9 @@ class CodeWarnings:
                     yield from ((line, name) for line, name in unbound if line in lines)
 
     def _function(self, dotted: str, module: str | None = None) -> Function | None:
-        """Return the function of the workspace that a dotted name refers to, in ``module`` or
-        through one of the edited module's imports; None if that is not certain."""
+        """Return the definition of the function that a dotted name refers to, in ``module`` or by
+        an import of the edited module. None if it is not certain which function that is.
+        """
         module = self._edit.name if module is None else module
         source = self._sources(module)
         root, _, rest = dotted.partition(".")
@@ -103,8 +104,9 @@ class CodeWarnings:
         return None
 
     def _live(self, statement: Statement, module: str) -> Function | None:
-        """Return the syntax tree of a function definition; None if the name is bound to another
-        object in the running module."""
+        """Return the syntax tree of a function definition. None if the running module has another
+        object under its name, such as a decorated one.
+        """
         assert isinstance(statement.node, FunctionNode)
         live = self._namespaces(module).get(statement.node.name)
         if live is not None and not is_a(live, FunctionType):
@@ -115,8 +117,9 @@ class CodeWarnings:
         return statement.node
 
     def _is_sure(self, dotted: str) -> bool:
-        """Return whether a name refers to one function for certain: only one statement binds it, in
-        its own module and in the importing one."""
+        """Return whether a dotted name certainly refers to one function: it is bound only once in
+        this module, and only once in the module that defines the function.
+        """
         root, _, rest = dotted.partition(".")
         if self._own_definitions.function(root) is not None:
             return not rest

@@ -91,13 +91,15 @@ class ModulePlan(msgspec.Struct):
 
     @property
     def is_staged(self) -> bool:
-        """Whether code that runs in the trial must see this module in another state than the live
-        one."""
+        """Whether code of the trial must see the module as it will be, because that differs from
+        the live module.
+        """
         return bool(self.run or self.twin or self.shadowed or self.disguised or self.edit.gone)
 
 
 class EditPlan(msgspec.Struct, frozen=True):
-    """The plan of an edit: the plan of each module by name, in the order in which their statements
-    run."""
+    """The plan of an edit: a plan for each module, by name. The modules are in the order in which
+    their statements run.
+    """
 
     modules: dict[str, ModulePlan]

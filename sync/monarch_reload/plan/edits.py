@@ -75,10 +75,10 @@ class LiveModule:
         return self.functions.get(place, [])
 
     def hidden_of(self, definition: Statement) -> list[FunctionType]:
-        """Return the functions of a definition that its name does not lead to.
+        """Return the live functions that a definition made and that its name is not bound to.
 
-        A decorator may have registered a function and returned something else, or a later `def _`
-        has the name.
+        A decorator may have registered the function and returned something else. Or a later `def _`
+        is bound to the name.
         """
         place = definition.name or "", definition.first
         if not (definition.is_decorated and definition.is_function) or place in self._reached:
@@ -90,8 +90,9 @@ class LiveModule:
         return [f for f in functions if code and same_behaviour(f.__code__, code)]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
-        """Return the functions that close over `function`; none if `function` is bound to its
-        name."""
+        """Return the functions that close over `function`. They are not searched for if `function`
+        can be found by its name; then the result is empty.
+        """
         place = function.__code__.co_name, function.__code__.co_firstlineno
         return () if place in self._reached else self._living().wrappers_of(function)
 
@@ -166,7 +167,9 @@ def _package(module: ModuleType) -> str:
 
 
 def _is_reachable(live: LiveModule, new: ModuleSource, before: Statement, after: Statement) -> bool:
-    """Return whether every edited function was found in the process, and can take the new code."""
+    """Return whether all edited functions of a statement were found in the process and can take
+    their new code.
+    """
     for old, edit in changed_functions(before, after):
         assert old.name is not None
         place = old.name, old.first
@@ -208,8 +211,11 @@ def _edit(
 def _origins(
     statements: Iterable[Statement], module: ModuleType
 ) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """Yield (name, origin) for each name that a compound statement, such as ``try``, imports. Of
-    several possible origins, it is the one whose value the name has now."""
+    """Yield (name, (module, name there)) for the names that compound statements, such as ``try``,
+    import.
+
+    If several imports may bind a name, the one that brought its present value counts.
+    """
     live, package = vars(module), _package(module)
     for statement in statements:
         if statement.is_import or not statement.imports:
@@ -223,8 +229,11 @@ def _origins(
 
 
 def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> bool:
-    """Return whether the top level of a module is a program: a thread runs it, outside of its main
-    guard, or has run it to its end or to an error, like a script without a main guard."""
+    """Return whether the top level of a module is a program, such as a training script.
+
+    It is, if a thread is running the top level outside of its main guard. It also is, if the module
+    is the script ``__main__`` and has no main guard.
+    """
     for frame in sys._current_frames().values():
         at: FrameType | None = frame
         while at is not None:
@@ -313,8 +322,9 @@ def move_code(live: LiveModule, new: ModuleSource, plan: ModulePlan, patch: Func
     first_lines = [entry[0] for entry in starts]
 
     def distance_of(name: str, line: int) -> tuple[int, bool] | None:
-        """Return (number of lines by which a function moves down, whether its code may differ);
-        None if the function stays as it is. ``line`` is its old first line."""
+        """Return how a function with this name and old first line moves: (number of lines down,
+        whether its code may differ). None if it stays as it is.
+        """
         position = bisect_right(first_lines, line) - 1
         if position < 0:
             return None

@@ -15,10 +15,10 @@ _EXPECTED = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 def imports_of_gone(
     sources: Iterable[tuple[str, ModuleSource]], gone: Collection[str]
 ) -> Iterator[str]:
-    """Yield a warning for each source line that imports one of these modules.
+    """Yield a warning for each source line that imports one of the modules ``gone``.
 
-    ``sources`` are the sources that will run, by module. Imports whose failure is expected, or that
-    are for type checkers only, are ignored.
+    ``sources`` are the sources that will run, by module. An import is ignored if its failure is
+    expected, or if it is for type checkers only.
     """
     last = [name.rpartition(".")[2].encode() for name in gone]
     for name, source in sources:
@@ -46,7 +46,8 @@ def _lost(node: ast.Import | ast.ImportFrom, package: str, gone: Collection[str]
 
 
 def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports that must succeed, those in functions included."""
+    """Yield the imports that raise an error if they fail. Imports inside functions are among
+    them."""
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node

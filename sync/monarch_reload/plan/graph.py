@@ -89,9 +89,11 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
         return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     def live_definition(self, index: int) -> Statement | None:
-        """Return the old statement that made the object that a new statement replaces.
+        """Return the old statement that made the live object that the new statement ``index``
+        replaces; None if there is none.
 
-        Where a name is defined twice, it differs from the statement that the new one comes from.
+        If a name is defined twice, the last old definition made the live object. The new statement
+        may come from the first.
         """
         statement = self.new[index]
         origin = self.alignment.source_of(index)
@@ -116,8 +118,9 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def displaced(self) -> frozenset[str]:
-        """The names that were last bound by one statement before the edit and by another now,
-        though both statements exist in both versions."""
+        """The names that are last bound by another statement than before the edit, if that
+        statement existed before, too.
+        """
         after = {name: indexes[-1] for name, indexes in self.binders.items()}
         return frozenset(
             name
@@ -153,8 +156,9 @@ class ImportGraph:
         self._whole[edit.name] = set(self._needed_whole(edit))
 
     def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
-        """Yield the modules that must have run before this one although no name is bound to them:
-        ``import a.b`` binds only ``a``."""
+        """Yield the modules that ``edit``'s module needs as a whole. They must have run before it,
+        even if no name is bound to them: ``import a.b`` binds only ``a``.
+        """
         for statement in edit.new:
             if isinstance(statement.node, ast.Import):
                 yield from (alias.name for alias in statement.node.names)
@@ -168,8 +172,9 @@ class ImportGraph:
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
-        """Return the module that a name refers to; None unless an import bound the name to a
-        module."""
+        """Return the module that a name refers to; None if no import has bound the name to a
+        module.
+        """
         source = self._sources.get(module, {}).get(name)
         if source is None:
             return None
@@ -186,7 +191,11 @@ class ImportGraph:
         return full_name if is_one else None
 
     def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
-        """Return (module, name in it, attributes read of that name's value) for a dotted name."""
+        """Resolve a dotted name that is used in ``module``.
+
+        Returns (module, name, attributes): the module that has the object, its name there, and the
+        attributes that are read of it.
+        """
         if dotted.startswith(ABSOLUTE):
             return self._resolve_absolute(module, dotted.removeprefix(ABSOLUTE))
         head, *rest = dotted.split(".")
@@ -226,8 +235,9 @@ class ImportGraph:
         return self._targets[module]
 
     def _imported_late(self, module: str) -> set[str]:
-        """Return the modules that functions of this module import when they are called, without
-        those that need this module."""
+        """Return the modules that functions of this module import only when they are called.
+        Modules that themselves need this module are left out.
+        """
         modules = {
             self.resolve(module, dotted)[0]
             for statement in self._edits[module].new

@@ -16,9 +16,11 @@ from monarch_reload.source.statements import Statement
 
 
 class Importers:
-    """Finds the loaded modules that may import names from a module: their text mentions the module
-    and one of the names, or one of their containers has an object that one of the names is bound
-    to."""
+    """Finds the loaded modules that may import some names from a module.
+
+    The text of such a module mentions the module and one of the names. Or one of its containers has
+    an object that is bound to one of the names.
+    """
 
     def __init__(self, sources: RunningSources, planned: Collection[str], exports: Exports) -> None:
         self._sources = sources
@@ -57,8 +59,9 @@ class Importers:
 
 
 def handed_over(statements: Iterable[Statement]) -> set[str]:
-    """Return the names whose objects other code may hold without mentioning this module:
-    decorators, base classes or calls got the objects."""
+    """Return the names whose objects the module may have given to other code, which then need not
+    mention the module. Decorators and base classes get such objects, and calls at the top level.
+    """
     names: set[str] = set()
     for statement in statements:
         node = statement.node
@@ -80,8 +83,9 @@ def _mentions(names: Collection[str]) -> Callable[[bytes], object]:
 
 
 def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
-    """Return a function that tells whether a text uses a module as a whole, found by the last part
-    of its name: `vars(m)`, `m.__dict__`."""
+    """Return a function that tells whether a text uses a module as a whole: `vars(m)`,
+    `m.__dict__`. ``last`` is the last part of the module's name.
+    """
     renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
 
     def is_taken(text: bytes) -> bool:

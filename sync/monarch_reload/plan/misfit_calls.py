@@ -32,8 +32,9 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Definitions:
-    """The functions and classes at the top level of a module, so far as the text alone shows that a
-    name can refer to nothing else."""
+    """The functions and classes at the top level of a module. A name is looked up only if the
+    module's text shows that it cannot refer to anything else.
+    """
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self._body = body
@@ -77,14 +78,15 @@ class Definitions:
             yield from ast.walk(statement)
 
     def _only(self, name: str) -> ast.AST | None:
-        """Return the top-level statement that binds a name; None if several may bind it."""
+        """Return the only top-level statement that may bind a name; None if several may, or
+        none."""
         binders = self._binders.get(name, ())
         is_plain = len(binders) == 1 and any(binders[0] is node for node in self._body)
         return binders[0] if is_plain else None
 
     @cached_property
     def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
-        """The classes with a base, by the last part of the base's name."""
+        """The classes that have a base class, by the last part of the base class's name."""
         subclasses: dict[str, list[ast.ClassDef]] = {}
         for node in self._walked():
             if isinstance(node, ast.ClassDef):
@@ -101,7 +103,9 @@ def misfit_calls(
     definition: ast.stmt, find: Find, overridden: Callable[[str, str], bool]
 ) -> Iterator[Misfit]:
     """Yield the calls in a top-level function or class that would raise TypeError.
-    ``overridden(class, method)`` tells whether a subclass may have another method of that name."""
+
+    ``overridden(class, method)`` tells whether a subclass may override the method.
+    """
     local = {name for node in ast.walk(definition) for name in _bound_by(node)}
     local -= {getattr(definition, "name", "")}
     skipped = set(_prepared_for_errors(definition))
@@ -119,8 +123,9 @@ def misfit_calls(
 def _of_methods(
     cls: ast.ClassDef, overridden: Callable[[str, str], bool], skipped: Collection[ast.AST]
 ) -> Iterator[Misfit]:
-    """Yield the calls ``self.method(...)`` in a class that would raise TypeError, of methods that
-    the class itself defines."""
+    """Yield the calls ``self.method(...)`` in a class that would raise TypeError. Only methods that
+    this class itself defines are checked.
+    """
     methods = [node for node in cls.body if isinstance(node, FunctionNode)]
     bound = [name for node in cls.body for part in walk_scope(node) for name in _bound_by(part)]
     assigned = {

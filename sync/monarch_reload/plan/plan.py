@@ -95,8 +95,9 @@ class _Planner:
                 pending |= {other for other in self.plans if self._looks_at(other, name)}
 
     def _lacks(self, module: str) -> bool:
-        """Return whether the edit removes or changes exported names, so that importers must be
-        looked at."""
+        """Return whether the edit removes names, or exports others than before. Then the modules
+        that import from this module must be looked at.
+        """
         edit = self.plans[module].edit
         return bool(edit.gone) or edit.exports_others
 
@@ -107,8 +108,9 @@ class _Planner:
         )
 
     def _visit(self, name: str) -> bool:
-        """Mark the module's statements and names; return whether a mark, a statement to run or a
-        changed member is new."""
+        """Mark the statements and names of a module. Return whether anything is new: a mark, a
+        statement to run or a changed member.
+        """
         self._check()
         plan, members = self.plans[name], self._reach.members
         before = dict(plan.marks), set(plan.run), {k: v for k, v in members.items() if k[0] == name}
@@ -197,8 +199,9 @@ class _Planner:
         return statement.is_star and self._may_export_others(edit, statement)
 
     def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
-        """Return whether a star import may bring names that are not known before the exporting
-        module has run."""
+        """Return whether a star import may bring unknown names: the exporting module of the plan
+        computes its names when it runs.
+        """
         assert isinstance(statement.node, ast.ImportFrom)
         node = statement.node
         owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
@@ -229,8 +232,9 @@ class _Planner:
                 yield name, DirtyMark.VALUE if is_item else DirtyMark.INSTANCE
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
-        """Return the mark of a name that a statement binds, because the statement runs, is patched,
-        or calls code that changed; None if the edit does not affect the name."""
+        """Return the mark of a name that a statement binds: the statement runs, or is patched, or
+        calls code that changed. None if the edit does not affect the name.
+        """
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
             source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)
@@ -288,8 +292,11 @@ class _Planner:
         return max(marks)
 
     def _makes_others(self, plan: ModulePlan, index: int) -> bool:
-        """Return whether methods of a class that make its subclasses or instances, such as
-        ``__init_subclass__``, were edited or use edited code."""
+        """Return whether edited code takes part in making a class's subclasses or instances.
+
+        It does if ``__init_subclass__`` or a similar method of the class was edited, or uses edited
+        code.
+        """
         edit, statement = plan.edit, plan.edit.new[index]
         if not statement.is_class:
             return False
@@ -311,8 +318,9 @@ class _Planner:
     def _mark_of_holder(
         self, edit: ModuleEdit, statement: Statement, name: str
     ) -> DirtyMark | None:
-        """Return the mark of a name whose value refers to functions that behave differently,
-        because calling the value calls them; None if it refers to no such function."""
+        """Return the mark of a name whose value refers to functions that behave differently, so
+        that a call of the value calls them. None if it refers to no such function.
+        """
         spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
         num_hops = [num for mark, num in spread if mark in (DirtyMark.CALLING, DirtyMark.FLOWING)]
         if not num_hops:
@@ -321,8 +329,9 @@ class _Planner:
         return DirtyMark.CALLING
 
     def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
-        """Return whether a class statement, of which only function bodies differ, runs again just
-        because decorators of its methods may read what has changed."""
+        """Return whether a class statement runs again only for the decorators of its methods, which
+        may read a value that has changed. Of the statement itself, only function bodies differ.
+        """
         statement, origin = plan.edit.new[index], plan.edit.alignment.renewed.get(index)
         if origin is None or not differ_in_bodies_only(plan.edit.old[origin], statement):
             return False
@@ -348,7 +357,9 @@ class _Concern:
         self._from_others: frozenset[str] = frozenset()
 
     def _always_concerned(self) -> Iterator[int]:
-        """Yield the statements that must always be looked at, whatever is marked."""
+        """Yield the indexes of the statements that the planner must look at in each round,
+        whichever names are marked.
+        """
         edit = self._edit
         for index, statement in enumerate(edit.new):
             origin = edit.alignment.same.get(index)
@@ -366,8 +377,9 @@ class _Concern:
                 yield index
 
     def look_around(self) -> None:
-        """Find the names in this module that edits of other modules may affect, as the plan is
-        now."""
+        """Update the names of this module that edits of other modules may affect, according to the
+        present plan.
+        """
         reach, edit = self._reach, self._edit
         self._num_members = len(reach.members)
         taken = {
@@ -381,8 +393,9 @@ class _Concern:
         self._from_others = frozenset(taken | members | instances)
 
     def _has_news(self, owner: str, inner: str | None) -> bool:
-        """Return whether a name imported from ``owner`` (``inner`` in it, or the module itself)
-        comes from a module that the plan includes."""
+        """Return whether the plan includes the module that an import reads, or a module inside it.
+        The import is of ``inner`` from ``owner``, or of ``owner`` itself if ``inner`` is None.
+        """
         plans = self._reach.plans
         whole = owner if inner is None else f"{owner}.{inner}"
         return owner in plans or any(
@@ -411,8 +424,9 @@ def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
 
 
 def _fills(statement: Statement, name: str) -> bool:
-    """Return whether the statement binds the name, or calls something with it or on it, which may
-    change the object."""
+    """Return whether the statement may change the object ``name``: it binds the name, or calls a
+    method of the object, or passes the object to a call.
+    """
     is_call = isinstance(statement.node, ast.Expr)
     reads = {root_of(dotted) for dotted, _ in statement.names.eager}
     return name in statement.binds or (is_call and name in reads)

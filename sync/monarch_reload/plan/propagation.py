@@ -30,10 +30,10 @@ called by way of everything else in the end, and each module that is looked at t
 
 
 class Propagation:
-    """Tells which statements the marks reach, for the plans made so far. A mark is the effect of
-    the edit on a name.
+    """Tells how the effect of an edit (`DirtyMark`) spreads from names to the statements that read
+    them, according to the module plans made so far.
 
-    ``members`` are the class members that behave differently, by module and class.
+    ``members`` are the class members that behave differently, by (module, class).
     """
 
     def __init__(self, graph: ImportGraph, plans: Mapping[str, ModulePlan]) -> None:
@@ -78,15 +78,17 @@ class Propagation:
                 yield name
 
     def acts_otherwise(self, module: str, dotted: str) -> bool:
-        """Return whether the function that a name refers to was patched or returns other values, or
-        whether the name has another value."""
+        """Return whether a name acts differently after the edit: its function was patched or
+        returns other values, or the name has another value.
+        """
         mark = self.mark_of(*self.graph.resolve(module, dotted)[:2])
         return mark in (DirtyMark.FUNCTION, DirtyMark.FLOWING, DirtyMark.VALUE)
 
     def _calls_edited(self, module: str, decorator: str) -> bool:
-        """Return whether a decorator calls a function that was edited.
+        """Return whether a decorator calls an edited function.
 
-        Functions that the decorator has registered do not count, nor do calls through its registry.
+        Functions that were registered with the decorator do not count, and calls through its
+        registry do not either.
         """
         owner, name = self.marked(*self.graph.resolve(module, decorator)[:2])[1]
         edit = self.plans[owner].edit
@@ -97,8 +99,10 @@ class Propagation:
         )
 
     def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
-        """Yield each name that the statement reads when it runs, also of definitions that it reads
-        through a container, with how it uses the value."""
+        """Yield (name, how its value is used) for each name that the statement reads when it runs.
+
+        A read of a container's entry counts as a read of the definitions in the container.
+        """
         yield from statement.names.eager
         makes_objects = _makes_objects(self.plans[module].edit, statement)
         for container, attribute, use in statement.names.items:
@@ -114,14 +118,14 @@ class Propagation:
                     yield f"{name}.{part or '__call__'}", use
 
     def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
-        """Return the definitions in a container, without those of modules that the plan does not
-        include."""
+        """Return the definitions in a container that are in modules of the plan."""
         definitions = self.plans[module].edit.tables[container] if module in self.plans else ()
         return frozenset([held for held in definitions if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
-        """Return whether a member of an instance that stays behaves differently, or is not called
-        and may have another value."""
+        """Return whether a member behaves differently, for an instance that is not made again. If
+        the member is not called, a possible change of its value counts, too.
+        """
         mark = self.mark_of(held.module, held.name)
         is_shaped = mark in (DirtyMark.SHAPE, DirtyMark.VALUE) and not is_called
         return is_shaped or member in self.members_of(held.module, held.name)
@@ -136,14 +140,16 @@ class Propagation:
         )
 
     def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
-        """Return the names of the module that statements above this one bind, and those that no new
-        statement binds any more."""
+        """Return the names that a statement must find in the module when it runs: names bound by
+        the statements above it, and names of the old module that no new statement binds.
+        """
         above = itertools.takewhile(lambda other: other is not statement, edit.new)
         return {name for other in above for name in other.binds} | edit.gone
 
     def _values(self, module: str) -> set[str]:
-        """Return the module's names that are bound to other objects than before the edit, or to
-        none."""
+        """Return the names of the module that are bound to other objects than before the edit, or
+        are not bound any more.
+        """
         marks = self.plans[module].marks if module in self.plans else {}
         return {name for name, mark in marks.items() if mark is DirtyMark.VALUE}
 
@@ -157,8 +163,9 @@ class Propagation:
         )
 
     def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
-        """Return whether the use makes a statement run again because it reads a changed member, or
-        a whole module of which names have changed."""
+        """Return whether a use of ``dotted`` makes the statement run again: the name is a changed
+        member of a class, or a whole module in which names have changed.
+        """
         is_held = declared in (Use.HELD, Use.PASSED)
         owner, name, rest = self.graph.resolve(module, dotted)
         members = self.members_of(owner, name)
@@ -172,8 +179,9 @@ class Propagation:
         return name == WHOLE and bool(self._values(owner))
 
     def _is_method(self, module: str, name: str, member: str) -> bool:
-        """Return whether a member of an instance is a plain method of its class. A bound method of
-        it calls the new code without being made again."""
+        """Return whether a member of an instance is a plain method of its class. If somebody keeps
+        the bound method, it runs the new code without being made again.
+        """
         for owner, cls in self.types(module).get(name, ()):
             edit = self.plans[owner].edit if owner in self.plans else None
             for index in edit.binders.get(cls, ()) if edit is not None else ():
@@ -197,8 +205,9 @@ class Propagation:
         return self.plans[module].edit.types if module in self.plans else {}
 
     def note_members(self, plan: ModulePlan, index: int) -> None:
-        """Record which members of the class ``index`` behave differently, because of edits of the
-        class, its bases or what it uses."""
+        """Record which members of the class ``index`` behave differently. The reason may be an edit
+        of the class, of its bases, or of code that it uses.
+        """
         edit, new = plan.edit, plan.edit.new[index]
         origin = edit.alignment.source_of(index)
         if origin is None or new.name is None:
@@ -223,8 +232,11 @@ class Propagation:
             self.members[edit.name, new.name] = changed
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
-        """Return the mark of a function that reads ``dotted``, and over how many module borders the
-        effect came. The mark is None if the name is not affected, or from too many modules away."""
+        """Return (mark, distance) for a function that reads ``dotted``. The distance is the number
+        of module borders between the function and the edited code.
+
+        The mark is None if the edit does not affect the name, or if the distance is too long.
+        """
         if self._is_another(module, dotted):
             return DirtyMark.FLOWING, 0
         owner, name, rest = self.graph.resolve(module, dotted)
@@ -238,8 +250,9 @@ class Propagation:
         return (DirtyMark.CALLING if is_member else None), 0
 
     def members_of(self, module: str, name: str) -> frozenset[str]:
-        """Return the members that behave differently, of the class or instance that a name refers
-        to, also by imports."""
+        """Return the members that behave differently, of a class or an instance. ``name`` may be
+        imported into ``module``; empty if no member behaves differently.
+        """
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -270,9 +283,8 @@ class Propagation:
         return self.plans[module].marks.get(root_of(dotted)) is DirtyMark.VALUE
 
     def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> DirtyMark | None:
-        """Return how the edit affects a ``name`` that a module imports from ``source``.
-
-        None: it does not affect the name, or what is imported is a module.
+        """Return the mark of a ``name`` that a module imports from ``source``. None if the edit
+        does not affect the name, or if the name is bound to a module.
         """
         owner, inner = source
         if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":
@@ -285,8 +297,11 @@ class Propagation:
         return self.marked(module, name)[0]
 
     def marked(self, module: str, name: str) -> tuple[DirtyMark | None, tuple[str, str]]:
-        """Return the mark of a name (None: not affected), and the (module, name) that the name
-        comes from, by imports or itself."""
+        """Return (mark, origin) of a name. The mark is None if the edit does not affect it.
+
+        The origin is the (module, name) that imports lead to; for a name that was not imported, it
+        is the name itself.
+        """
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -309,8 +324,11 @@ class Propagation:
 
 
 def _when(mark: DirtyMark | None, use: Use, declared: Use) -> When | None:
-    """Return the condition under which a use of a name with this mark makes a statement run again;
-    None if the use alone does not."""
+    """Return when a statement runs again because of a name with this mark. ``use`` is how the value
+    is used in the end, ``declared`` how the statement itself uses it.
+
+    None if this use is no reason to run it again.
+    """
     if mark is None:
         return None
     return RUNS_AGAIN[mark].get(use) or RUNS_AGAIN_AS_WRITTEN.get(mark, {}).get(declared)
@@ -333,11 +351,11 @@ def _changed_members(
     affected: AbstractSet[str],
     moved: AbstractSet[str],
 ) -> frozenset[str]:
-    """Return names in the class `new` whose meaning differs from `old`.
+    """Return the names of the members of class `new` that behave otherwise than in `old`, members
+    that use such a member included.
 
-    `inherited` are changed names of its bases; `affected` the (dotted) names whose behaviour
-    changed for methods, `moved` the names whose value changed for the class body. A method that
-    uses such a member of its own class is included.
+    `inherited` are changed members of its bases. `affected` are (dotted) names that behave
+    differently when methods call them; `moved` are names whose value changed for the class body.
     """
     changed = set(_edited(old, new))
     bound = {name for statement in new.body for name in statement.binds}
@@ -371,8 +389,9 @@ def _edited(old: Statement | None, new: Statement) -> Iterator[str]:
 
 
 def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "") -> Iterator[str]:
-    """Yield the methods that read one of these members, as an attribute of ``owner`` or, if that is
-    "", of anything."""
+    """Yield the names of methods that mention one of the ``changed`` members as an attribute of
+    ``owner``; if ``owner`` is "", as an attribute of anything.
+    """
     if not changed:
         return
     mentions = re.compile(rf"{owner}\.({'|'.join(map(re.escape, changed))})\b")

@@ -19,10 +19,11 @@ _COMPUTED = re.compile(
 def reached_modules(
     changed: Iterable[str], folders: Collection[str], sources: RunningSources
 ) -> set[str]:
-    """Return `changed`, and the names of all loaded modules whose import may import one of these.
+    """Return `changed`, and the names of all loaded modules that import one of these, directly or
+    through other modules.
 
-    `changed` are names of modules, loaded or not, and `folders` contain their files: a module in
-    them, or above them, that imports by computed names may import any of these modules.
+    `changed` are names of modules, loaded or not. `folders` contain their files: a module in these
+    folders, or in a folder above, may import any of them if it imports by computed names.
     """
     reached = set(changed)
     rest = {name: source for name, source in sources.running() if name not in reached}
@@ -63,10 +64,10 @@ def _takes(imports: Collection[str] | None, names: Collection[str]) -> bool:
 
 
 def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
-    """Return the names that the module's imports mention, with the packages above them; None if its
-    source does not parse.
+    """Return the names of the modules that the module's imports mention, and of the packages above
+    them. None if its source does not parse.
 
-    Imports in functions count as well: an import of the module may call them.
+    Imports in functions count as well: the functions may be called during an import of the module.
     """
     try:
         tree = ast.parse(source.text)

@@ -33,9 +33,9 @@ _CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
 class RemovedAssignment(msgspec.Struct, frozen=True):
     """An assignment to an attribute or an item that an edit has removed.
 
-    ``place``: what to make again so that the assignment's effect is gone, as (module, class or "",
-    name); None if that is not possible. ``removal``: the action that deletes the item instead; None
-    if that is not possible either.
+    ``place``: (module, class or "", name) of an object; if it is made again, the effect of the
+    assignment is gone. None if no such object is known. ``removal``: the action that deletes the
+    attribute or item instead; None if that is not possible either.
     """
 
     line: int
@@ -57,8 +57,8 @@ def removed_by(
 ) -> Iterator[RemovedAssignment]:
     """Yield the assignments to attributes and items that an edit removes.
 
-    ``texts`` are all new sources: an assignment to an attribute that one of them may still assign
-    is not yielded.
+    ``texts`` are all new sources. An assignment is not yielded if one of them may still assign the
+    same attribute.
     """
     namespace = vars(sys.modules[edit.name])
     whole = b"\n".join(texts).decode("utf-8", "replace")
@@ -81,8 +81,12 @@ def removed_by(
 def _followed(
     removed: RemovedAssignment, owner: Any, key: Any, is_item: bool, sources: RunningSources
 ) -> RemovedAssignment:
-    """Return the assignment with the way to undo its effect, a ``place`` or a ``removal``;
-    unchanged if none is known."""
+    """Return the removed assignment with its ``place`` or ``removal`` filled in, if its effect can
+    be undone so; otherwise unchanged.
+
+    ``owner`` is the object to which ``key`` was assigned; ``is_item``: as an item, not as an
+    attribute.
+    """
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
         removal = Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
@@ -106,7 +110,9 @@ def _followed(
 def as_if(
     statements: tuple[Statement, ...], places: Collection[tuple[str, str]]
 ) -> tuple[Statement, ...]:
-    """Return a module's statements, changed so that a plan makes the names in `places` again."""
+    """Return a module's statements with a change that makes a plan run those that bind the names in
+    `places`.
+    """
     changed = list(statements)
     for cls, name in places:
         if not cls:
@@ -146,8 +152,9 @@ def _is_named(key: Any, target: ast.expr, text: str) -> bool:
 
 
 def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
-    """Return whether the attribute or item has a value which, as far as can be seen, is the one
-    that the old statement assigned."""
+    """Return whether the attribute or item still has the value that the old statement assigned, as
+    far as that can be seen without running code.
+    """
     value = value_of(target, namespace)
     if not isinstance(old.node, ast.Assign):
         return value is not MISSING

@@ -15,8 +15,9 @@ _KEPT = (DirtyMark.KEPT, DirtyMark.INSTANCE)
 
 
 def choose_twins(reach: Propagation) -> None:
-    """Choose the functions and classes that get a staged copy for the trial: statements of the plan
-    call them, and must already get the new behaviour."""
+    """Choose the functions and classes that get a staged copy for the trial. Statements that run in
+    the trial call them, and the calls must run the new code.
+    """
     pending = [
         (name, dotted)
         for name, plan in reach.plans.items()

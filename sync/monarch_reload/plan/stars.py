@@ -94,8 +94,8 @@ class Exports:
     ) -> Statements:
         """Return the statements with each star import split into an import for each name.
 
-        A star import inside an ``if``, or of a module that is not reloaded, stays one statement and
-        records the names that it brings.
+        A star import is not split if it is inside an ``if``, or if its module is not reloaded. Such
+        a statement records the names that it brings.
         """
         parts: list[Statement] = []
         for statement in statements:
@@ -136,9 +136,9 @@ def bring(
 ) -> None:
     """Bind in ``namespace`` what the star import ``statements[index]`` brings from ``source``.
 
-    If the statement lists the names that it brings (``brought``), only these are bound; one that
-    ``source`` no longer exports is removed, unless an earlier statement binds it. Else all exported
-    names are bound, except those that a later statement binds.
+    If the statement lists the names that it brings (``brought``), only these are bound. A listed
+    name that ``source`` no longer exports is removed, unless an earlier statement binds it. Without
+    a list, all exported names are bound, except names that a later statement binds.
     """
     exported = exports(_names_of(source))
     statement = statements[index]

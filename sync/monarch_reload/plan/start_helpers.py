@@ -70,8 +70,9 @@ class _Text:
                 self._otherwise.update(node.names)
 
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
-        """Return the mentions of a name. ``is_home``: this module defines the name; otherwise only
-        mentions through an import of it count."""
+        """Return the mentions of a name. ``is_home``: this module defines the name. If it is False,
+        only mentions count that refer to an import of the name.
+        """
         mentions: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
@@ -99,8 +100,8 @@ class StartHelpers:
         """Return whether a name is a plain top-level function that is used only at the start of a
         run.
 
-        ``asked`` are functions that are being checked already. They are taken to be such helpers,
-        as functions may call each other.
+        ``asked`` are functions whose check is in progress. They count as used only at the start,
+        because functions may call each other in a circle.
         """
         if (me := f"{module}:{name}") in asked:
             return True
@@ -145,8 +146,9 @@ class StartHelpers:
         return "." not in function and self.is_helper(module, function, asked)
 
     def _is_made_elsewhere(self, cls: str) -> bool:
-        """Return whether a class is called outside of code that runs only at the start, as the
-        class of a loss may be."""
+        """Return whether a class is called by code that does not run only at the start. A loss
+        class, for example, may be called in each step.
+        """
         for module, source in self._sources.items():
             if cls.encode() not in source.text:
                 continue

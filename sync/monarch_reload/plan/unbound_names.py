@@ -60,7 +60,9 @@ def unbound_names(
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
-    """Return the names that instructions of these kinds mention; many times faster than ``dis``."""
+    """Return the names that a function's instructions of the kinds ``operations`` mention. It is
+    many times faster than ``dis``.
+    """
     names: set[str] = set()
     raw, extension = code.co_code, 0
     for at in range(0, len(raw), 2):
@@ -102,8 +104,9 @@ def _has_open_star(tree: ast.Module) -> bool:
 
 
 def _lines_expecting_errors(tree: ast.Module) -> set[int]:
-    """Return the lines in a `try` that catches a NameError, or in a branch whose condition asks for
-    a version or for a name."""
+    """Return the numbers of lines in which an unbound name is expected: in a `try` that catches a
+    NameError, or in a branch whose condition asks for a version or for a name.
+    """
     lines: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Try) and catches(node, _CAUGHT):

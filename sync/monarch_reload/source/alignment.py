@@ -16,9 +16,11 @@ from monarch_reload.source.statements import Statement
 
 
 class Alignment(msgspec.Struct, frozen=True, dict=True):
-    """The new statements by index, each with the index of the old statement that it comes from.
+    """For each new statement, by index, the index of the old statement that it comes from; three
+    dicts tell apart how they differ.
 
-    ``same``: nothing in it changed. ``narrow``: only function bodies changed.
+    ``same``: nothing in it changed. ``narrow``: only function bodies changed. ``renewed``: a
+    changed definition whose name was defined before.
     """
 
     same: dict[int, int]
@@ -33,7 +35,9 @@ class Alignment(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def inherited(self) -> frozenset[int]:
-        """The indexes of the old statements that a new statement comes from."""
+        """The indexes of the old statements that continue in the new source: a new statement comes
+        from each.
+        """
         return frozenset(
             old for pairs in (self.same, self.narrow, self.renewed) for old in pairs.values()
         )
@@ -74,7 +78,9 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
 
 
 class _Unmatched:
-    """Old statements that no new statement comes from yet, indexed by likeness."""
+    """Old statements that are not matched with a new statement yet. They are indexed by keys, so
+    that a similar statement is found fast.
+    """
 
     def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
         self._taken: set[int] = set()
@@ -82,8 +88,11 @@ class _Unmatched:
         self._by_likeness: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
 
     def take(self, like: Callable[[Statement], Hashable], statement: Statement) -> int | None:
-        """Return the index of the first old statement for which ``like`` gives the same as for
-        ``statement``, and remove it from the unmatched; None if there is none."""
+        """Return the index of the first unmatched old statement that has the same key as
+        ``statement``, and count it as matched from now on. ``like`` computes the key.
+
+        None if there is no such statement, or if the key of ``statement`` is None.
+        """
         if like not in self._by_likeness:
             indexes: defaultdict[Hashable, list[int]] = defaultdict(list)
             for index, other in reversed(self._statements):
@@ -137,9 +146,10 @@ def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
 
 
 def decorators_may_differ(old: Statement, new: Statement) -> bool:
-    """Return whether decorators may behave differently, because they read the signature.
+    """Return whether decorators may act differently after an edit, because they read the signature
+    of the function.
 
-    For statements that differ only in their bodies.
+    Pass only statements that differ in nothing but function bodies.
     """
     if old.text == new.text:
         return False
@@ -168,11 +178,11 @@ def _calls_what_changed(old: Statement, new: Statement) -> bool:
 
 
 def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, str | None]]:
-    """Yield (old lines, distance, name) for a statement that is ``same`` or ``narrow`` in an
-    alignment: where its functions are in the new file.
+    """Yield (old lines, distance, name) for a statement whose old and new versions differ at most
+    in function bodies.
 
-    The code of the function ``name`` that began in those lines is ``distance`` lines further down;
-    without a name, every function in them is.
+    The functions that begin on these old lines are ``distance`` lines further down in the new file.
+    If ``name`` is given, this holds only for the function of that name; None means all of them.
     """
     if old.text == new.text or not old.is_definition:
         yield range(old.first, old.last + 1), new.first - old.first, None
@@ -196,9 +206,10 @@ def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statemen
 
 
 def kept_class_values(old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
-    """Return the names, other than definitions, that a class body binds and that keep their values.
+    """Return the names that a class body binds and that keep their values after the edit, without
+    definitions such as methods.
 
-    `changed` are the dotted names from outside whose values have changed.
+    `changed` are the dotted names from outside the class whose values have changed.
     """
     alignment = align(old.body, new.body)
     kept: set[str] = set()

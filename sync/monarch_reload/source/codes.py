@@ -10,8 +10,8 @@ Place = tuple[str, int]  # the name of a function or class, and its first line
 
 
 class Codes(Mapping[Place, CodeType]):
-    """Code objects by name and first line. Two with the same name and line, such as lambdas, are
-    both left out.
+    """Code objects by name and first line. If two have the same name and line, such as two lambdas,
+    both are left out.
 
     A code object whose lines have moved is copied to its new lines when it is first read.
     """
@@ -29,8 +29,9 @@ class Codes(Mapping[Place, CodeType]):
         return cls({place: entry for place, entry in codes.items() if entry is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
-        """Return the code objects with ``others`` in place of those in a window of lines; those
-        below it are moved down by `distance` lines.
+        """Return new `Codes` for an edited file: code objects that begin in ``window``, a range of
+        lines, are replaced by ``others``. Code objects below the window move down by `distance`
+        lines.
 
         Raises ValueError for code that cannot be moved.
         """
@@ -45,13 +46,15 @@ class Codes(Mapping[Place, CodeType]):
         return Codes(codes)
 
     def copy_codes(self) -> None:
-        """Replace the code objects by copies, because the lines of those that live functions run
-        are about to be changed in place."""
+        """Replace the code objects by copies. Call it before the lines of code objects that live
+        functions run are changed in place, so that this object keeps the present lines.
+        """
         self._codes = {place: (moved_code(*moved), 0) for place, moved in self._codes.items()}
 
     def has_closures(self) -> bool:
-        """Return whether one of the code objects is that of an inner function. Objects may refer to
-        its functions although no name does."""
+        """Return whether the code of an inner function is among the code objects. Its functions are
+        bound to no name of the module, but objects may refer to them.
+        """
         return any(
             code.co_flags & inspect.CO_NESTED and name[0] != "<"
             for (name, _), (code, _) in self._codes.items()

@@ -117,8 +117,9 @@ class _Taken(ast.NodeTransformer):
         return slice(*(part and self._value(part) for part in (node.lower, node.upper, node.step)))
 
     def _any_or_all(self, nodes: Iterable[ast.expr], is_or: bool) -> bool:
-        """Return the value of an ``or`` or ``and`` with these parts. One known part may decide;
-        otherwise an unknown part raises its error."""
+        """Return the value of an ``or`` or ``and`` whose operands are ``nodes``. A known operand
+        may decide it; if none does, the error of an unknown operand is raised.
+        """
         unknown: Exception | None = None
         for node in nodes:
             try:

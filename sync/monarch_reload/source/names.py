@@ -30,7 +30,7 @@ Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Use(Enum):
-    """How a read that happens when a statement runs depends on the value of the name."""
+    """How a statement uses the value of a name when it runs."""
 
     HELD = "held"  # kept or compared: follows by identity
     WITHIN = "within"  # read in a lambda, which may be called at once
@@ -71,8 +71,9 @@ class Names(msgspec.Struct, frozen=True, dict=True):
 
 
 def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None = None) -> Names:
-    """Return the names of a statement. ``deferred`` has, for functions in it that were analysed
-    already, the names that their bodies read from outside."""
+    """Return the names of a statement. ``deferred`` has, for functions that were analysed before,
+    the names that their bodies read from outside the function.
+    """
     reader = _Reader(Use.HELD if isinstance(node, ast.Expr) else Use.PASSED, deferred or {})
     reader.statement(node)
     reader.note_entries(reader.eager)
@@ -97,7 +98,9 @@ class _Reader:
         self._entries: dict[str, set[str]] = {}  # by loop variable, the containers it runs through
 
     def note_entries(self, eager: Iterable[tuple[str, Use]]) -> None:
-        """Note a read of loop variables as a read of the entries of the containers looped over."""
+        """Record the reads of loop variables. They count as reads of the entries of the container
+        over which the loop runs.
+        """
         for name, use in eager:
             for container in self._entries.get(root_of(name), ()):
                 self.items.add((container, name.partition(".")[2].partition(".")[0], use))

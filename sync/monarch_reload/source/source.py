@@ -35,8 +35,9 @@ ENCODING_COMMENT = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.
 
 
 class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One version of one file. ``witnessed``: the text was seen when the module was imported, not
-    read from the file afterwards."""
+    """One version of one file. ``witnessed`` is True if its text was recorded during the import of
+    the module. It is False if it was read later from the file, which may have changed since.
+    """
 
     path: str  # as the module's code objects spell it
     text: bytes
@@ -72,8 +73,9 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Codes.inside(self.code)
 
     def copy_codes(self) -> None:
-        """Replace the code objects by copies, because the lines of those that live functions run
-        are about to be changed in place."""
+        """Replace the code objects by copies. Call it before the lines of code objects that live
+        functions run are changed in place, so that this source keeps the present lines.
+        """
         computed = vars(self)
         if "codes" in computed:
             computed["codes"].copy_codes()
@@ -97,7 +99,9 @@ def decoded_lines(source: bytes) -> list[str]:
 
 
 def read_text(path: str) -> bytes:
-    """Return the bytes of a source file; for a binary module, a stamp of its status instead."""
+    """Return the bytes of a source file. For a binary module, return bytes that change if the
+    file's status changes.
+    """
     if path.endswith(".py"):
         return Path(path).read_bytes()
     status = os.stat(path)
@@ -197,8 +201,9 @@ class RunningSources:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Measure the processor time that the import of a module takes in this block, without the
-        imports of reloadable modules inside it."""
+        """Measure the processor time of a module's import, which happens in this block. The imports
+        of other reloadable modules inside it are not counted.
+        """
         outside = getattr(self._inside, "seconds", 0.0)
         self._inside.seconds, started = 0.0, time.thread_time()
         try:
@@ -246,10 +251,10 @@ class ImportHook:
     """A finder in front of all others: it lets the others find a module, and records the text that
     is loaded.
 
-    ``pending`` are the texts of files that a prepare changes, which are not on disk yet;
-    ``arriving`` are further new files, each with the path of its text until then. New code may
-    import both. ``on_loaded`` are functions to call when other packages' modules, by name, have
-    been loaded.
+    ``pending`` are the texts of files that a prepare changes, by path; the disk does not have them
+    yet. ``arriving`` has the paths of further new files, each with the path at which its text is
+    now. New code may import both. ``on_loaded`` has functions by the name of a module of another
+    package; each is called when that module has been loaded.
     """
 
     def __init__(
@@ -306,8 +311,9 @@ class ImportHook:
         return None
 
     def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """Return the spec of a namespace package, for a folder that does not exist yet; None if no
-        new file is in such a folder."""
+        """Return the spec of a namespace package whose folder does not exist yet, but will have a
+        new file. None if there is no such folder.
+        """
         files = (*self.pending, *self.arriving)
         folders = [
             base
@@ -328,8 +334,9 @@ class ImportHook:
                 yield os.path.join(os.path.realpath(folder or os.getcwd()), last)
 
     def text_of(self, path: str) -> bytes | None:
-        """Return the content that a new or changed file will have; None if the prepare does not
-        bring the file."""
+        """Return the content that a file will have after the reload; None if the reload does not
+        bring this file.
+        """
         real = os.path.realpath(path)
         if real in self.arriving:
             return Path(self.arriving[real]).read_bytes()
@@ -392,8 +399,9 @@ class _NotifyingLoader(SourceFileLoader):
 
 
 def forget_bytecode(paths: Iterable[str]) -> None:
-    """Remove the cached bytecode of these source files, which a later process could take for that
-    of the new sources."""
+    """Remove the cached bytecode of these source files. A later process could take it for the
+    bytecode of the new sources.
+    """
     for path in paths:
         folder, name = os.path.split(path)
         with contextlib.suppress(OSError):  # read-only, or another process of this host was faster

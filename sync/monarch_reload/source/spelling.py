@@ -24,7 +24,7 @@ def dotted(node: ast.expr) -> str | None:
 
 
 def walk_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and the nodes inside it, but not those inside functions and classes."""
+    """Yield a node and the nodes inside it. Nodes inside a function or a class are left out."""
     yield node
     if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
         for child in ast.iter_child_nodes(node):
@@ -79,8 +79,9 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 
 def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Return the names that imports bind, each with what it refers to: `>pack.module.name`,
-    `>.sibling.name`."""
+    """Return (name, reference) for the names that imports bind, as a dict. A reference is a text
+    such as `>pack.module.name` or `>.sibling.name`.
+    """
     imported: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -96,7 +97,8 @@ def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
 
 
 def from_import(name: str, imported: Mapping[str, str]) -> str:
-    """Return a dotted name with its first part replaced by what an import bound it to; unchanged if
-    no import did."""
+    """Return a dotted name whose first part is replaced by what an import has bound the first part
+    to. Return it unchanged if no import has bound it.
+    """
     root = root_of(name)
     return imported[root] + name.removeprefix(root) if root in imported else name

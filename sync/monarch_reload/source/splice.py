@@ -62,11 +62,11 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
 
 
 def as_imported(names: Iterable[str]) -> list[ast.stmt]:
-    """Return statements that do nothing, but have code that follows them compiled as if its module
-    imported these names.
+    """Return statements to put above code before it is compiled. They do nothing, but the code is
+    compiled as if its module imported these names.
 
-    The instructions for a call of ``os.read`` depend on whether ``os`` was imported. Empty if there
-    are no names.
+    That matters because the instructions for a call of ``os.read`` depend on whether ``os`` was
+    imported. Empty if there are no names.
     """
     aliases = [ast.alias(name) for name in sorted(names)]
     if not aliases:
@@ -92,8 +92,11 @@ def _of_module(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 def _window(
     old: Sequence[Statement], before: Sequence[str], after: Sequence[str]
 ) -> tuple[int, int, int] | None:
-    """Return (number of unchanged statements above the edit, index of the first unchanged statement
-    below it, lines by which the latter has moved); None if the text cannot be spliced."""
+    """Return where an edit is, as (number of unchanged statements above it, index of the first
+    unchanged statement below it, number of lines by which that statement has moved).
+
+    None if the text cannot be spliced.
+    """
     num_lines = min(len(before), len(after))
     num_above = next((n for n in range(num_lines) if before[n] != after[n]), num_lines)
     most = num_lines - num_above
@@ -111,8 +114,9 @@ def _window(
 
 
 def _between(statements: Sequence[Statement], index: int, step: int) -> int:
-    """Return the next index, in steps of ``step``, at which a statement does not begin on the line
-    on which the statement above it ends."""
+    """Return ``index``, moved in steps of ``step`` until the statement at the index does not begin
+    on a line on which the statement above it ends.
+    """
     while 0 < index < len(statements) and statements[index].first <= statements[index - 1].last:
         index += step
     return index

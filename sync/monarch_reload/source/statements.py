@@ -65,15 +65,18 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return ast.increment_lineno(copy.deepcopy(self.node), self.moved_by)
 
     def take_analysis(self, other: Statement) -> None:
-        """Take over the analysis of another statement with the same text, unless this one has its
-        own."""
+        """Take over what was computed for another statement with the same text, such as its names.
+        What this statement has computed itself is kept.
+        """
         if self.brought == other.brought and "names" not in vars(self):
             other.names  # noqa: B018  found out once: it is asked of both
             analysis = vars(other)
             vars(self).update({name: analysis[name] for name in _ANALYSIS if name in analysis})
 
     def take_members(self, other: Statement) -> None:
-        """Take over the analysis of the unchanged members of an edited class."""
+        """Take over what was computed for the unchanged members of an edited class; ``other`` is
+        the class statement before the edit.
+        """
         members = {member.text: member for member in other.body}
         for member in self.body:
             if member.text in members:
@@ -138,8 +141,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
     def may_affect_others(self) -> bool:
         """Whether this statement may change how other statements of the module compile.
 
-        A ``global`` at module level is an error below a use of the name, and a module may define
-        its own ``super``.
+        A ``global`` statement may: it is an error after a use of its name. A use or a binding of
+        ``super`` may, too, because a module may define its own ``super``.
         """
         if not self.is_definition and "lobal" in self.text:  # in its source, or in its dump
             return True
@@ -152,7 +155,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_star(self) -> bool:
-        """Whether this is `from m import *`, or binds a name that such an import brought."""
+        """Whether this is `from m import *`, or a statement that binds names from such an
+        import."""
         return self.is_import and (self.brought is not None or "*" in self.names.binds)
 
     @cached_property
@@ -161,7 +165,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_opaque(self) -> bool:
-        """Whether this may bind names that its source does not show, as `exec` does."""
+        """Whether this statement may bind names that cannot be seen in the source, as `exec`
+        does."""
         return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
 
     @cached_property
@@ -177,7 +182,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_harmless(self) -> bool:
-        """Whether this only defines, imports or assigns, and calls nothing."""
+        """Whether this statement only defines, imports or assigns something, and calls nothing."""
         if self.is_definition or self.is_import or self.is_docstring:
             return True
         if isinstance(self.node, ast.Pass):
@@ -227,7 +232,9 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def defines(self) -> frozenset[str]:
-        """The names that a `def` or `class` in it binds, also within `if` or `try`."""
+        """The names that a `def` or `class` in this statement binds. Definitions inside an `if` or
+        `try` count; definitions inside functions and classes do not.
+        """
         names: set[str] = set()
         pending: list[ast.AST] = [self.node]
         while pending:
@@ -280,8 +287,9 @@ def split(
 ) -> tuple[Statement, ...]:
     """Return the statements of a body.
 
-    ``lines`` are those of the whole file; the nodes may come from an earlier parse, ``moved_by``
-    lines higher. ``is_head``: the nodes begin the body, so the first may be a docstring.
+    ``lines`` are the lines of the whole file. The nodes may come from an earlier parse, in which
+    they were ``moved_by`` lines higher. ``is_head``: the nodes begin the body, so the first may be
+    a docstring.
     """
     statements: list[Statement] = []
     end_before = 0

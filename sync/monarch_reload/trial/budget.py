@@ -12,9 +12,10 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """The processor time that the preparing thread may use: so many ``times`` the time of an import
-    of everything, but no less than ``least_seconds``. Time that new code itself takes does not
-    count."""
+    """The processor time that the preparing thread may use. It is ``times`` times as much as
+    importing everything takes, but at least ``least_seconds``. The time that new code itself takes
+    does not count.
+    """
 
     def __init__(
         self, import_seconds: float, *, times: float = 2.0, least_seconds: float = 2.0

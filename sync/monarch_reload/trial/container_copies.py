@@ -28,11 +28,12 @@ Namespaces = Mapping[str, dict[str, Any]]
 
 
 class ContainerCopies:
-    """Shows copies of containers to staged code, in which staged definitions replace live ones.
+    """Shows staged code copies of containers, in which staged definitions replace live definitions.
 
-    ``names`` are the names of containers, by module; ``read_late`` the names that functions read
-    when they are called. ``twins`` are the staged definitions, by the ids of the live ones.
-    ``as_one_of`` returns an instance as an instance of a staged class, or unchanged.
+    ``names`` are the names of the containers, by module; ``read_late`` are names that functions
+    read when they are called. ``twins`` are the staged definitions, by the ids of the live
+    definitions. ``as_one_of`` takes a live instance and a staged class, and returns an instance of
+    that class with the same state, or the instance unchanged.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class ContainerCopies:
 
     @contextlib.contextmanager
     def in_place(self, namespaces: Namespaces, statement: Statement) -> Iterator[None]:
-        """Put the copies in place of the containers while a statement runs."""
+        """While a statement runs in this block, put the copies in the places of the containers."""
         # Decorators register; they do not look at the entries.
         looks = bool(statement.names.items) or not statement.is_function
         read = {part for name, _ in statement.names.eager for part in name.split(".")}

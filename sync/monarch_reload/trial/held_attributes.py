@@ -21,8 +21,9 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Return whether the attributes of an object are watched. Of classes, only those with a
-    metaclass or a classmethod are, because there are many."""
+    """Return whether the attributes of an object are watched. Of the classes, only those with a
+    metaclass or a classmethod are watched, because there are too many classes.
+    """
     if not is_a(owner, type):
         return True
     return type(owner) is not type or any(
@@ -31,8 +32,9 @@ def may_be_set(owner: Any) -> bool:
 
 
 class ObjectAttributes:
-    """The attributes of one live object before staged code runs, and the code, staged or running,
-    that has set them since."""
+    """The attributes of one live object before staged code runs, and the attributes that were set
+    since. For each of these it is noted whether staged code or running code set it.
+    """
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -68,7 +70,8 @@ class ObjectAttributes:
     def take_out(self, is_made_here: Callable[[Any], bool]) -> Iterator[HeldAttribute]:
         """Undo the assignments of staged code; yield each, so that the commit can repeat it.
 
-        If it is unclear which code made one, only a new definition counts as staged code's.
+        If it is unclear which code made an assignment, it counts as staged code's only if its value
+        is a new definition, by ``is_made_here``.
         """
         self.note(self.look(), Whose.OTHERS)
         for name, (value, whose) in self._assigned.items():

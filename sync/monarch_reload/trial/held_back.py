@@ -22,7 +22,9 @@ Lookup = Callable[[Any], Any]
 
 
 class Whose(Enum):
-    """Which code changed a container: staged code, running code, or one of the two."""
+    """Which code changed a container: staged code, running code, or either of them, if that is not
+    clear.
+    """
 
     OURS = "staged code"
     OTHERS = "running code"
@@ -75,8 +77,10 @@ class Snapshot:
             self._by_others.append((difference, whose))
 
     def withdraw(self, ids: Collection[int]) -> Withdrawn | None:
-        """Remove the entries of definitions (by their ids) from the registry for a while. Return
-        the removed entries; None if it has no entry of them."""
+        """Remove the entries of some definitions (by their ids) from the registry. Return the
+        removed entries, which can be put back; None if the registry has no entry of these
+        definitions.
+        """
         if not self._registry.names(ids):
             return None
         before = self._registry.container.copy()
@@ -143,20 +147,24 @@ class HeldBack:
 
     def renewed(self, live_of: Lookup) -> set[int]:
         """Return the ids of the live definitions that staged code registered again, in this
-        container or in one inside it."""
+        container or in a container inside it. ``live_of`` returns the live object for a staged
+        object.
+        """
         renewed = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
         return renewed.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
 
     def _renewed(self, value: Any, live_of: Lookup) -> set[int]:
-        """Return the ids of the live definitions that an entry of the container registers again."""
+        """Return the ids of the live definitions that the entry ``value`` of the container
+        registers again. ``live_of`` returns the live object for a staged object.
+        """
         live = [(part, live_of(part)) for part in self._parts[id(value)][1]]
         return {id(after) for part, after in live if after is not part}
 
     def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
-        """Return an action that repeats the change, with live objects in place of staged ones.
+        """Return an action that repeats the change, with live objects in place of staged objects.
 
-        If a new object takes the name of an object in the container, it also takes the place of
-        that object in the container.
+        ``live_of`` returns the live object for a staged object. ``before_of`` returns the object
+        whose name a new object takes: the new object also takes its place in the container.
         """
         kind = type(self.registry.container)
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)
@@ -237,7 +245,9 @@ def _definition_of(value: Any) -> Hashable:
 
 
 def _is_made_again(value: Any, existing: Any) -> bool:
-    """Return whether two closures were made by the same function from the same values."""
+    """Return whether two closures were made by one function, and have the same values in their
+    closure variables.
+    """
     if type(value) is not FunctionType or type(existing) is not FunctionType:
         return False
     if (value.__module__, value.__qualname__) != (existing.__module__, existing.__qualname__):

@@ -66,7 +66,9 @@ class SideEffects:
                 thing.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
 
     def targets_of(self, node: ast.stmt, namespace: dict[str, Any]) -> Iterator[Target]:
-        """Yield the attributes and items of live objects that an assignment will overwrite."""
+        """Yield targets for the attributes and items of live objects that an assignment statement
+        will overwrite.
+        """
         for part in targets_of(node):
             target = Target.find(part, namespace)
             if target is not None:
@@ -78,8 +80,9 @@ class SideEffects:
         self._looked = None
 
     def withdraw(self, ids: Collection[int]) -> list[Withdrawn]:
-        """Remove the entries of definitions (by their ids) from all registries until they are put
-        back."""
+        """Remove the entries of some definitions (by their ids) from all registries. Return the
+        removed entries, which can be put back.
+        """
         if not ids:
             return []
         snapshots = {id(s): s for part in ids for s in self._holding.get(part, ())}
@@ -88,8 +91,7 @@ class SideEffects:
 
     @cached_property
     def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
-        """The registries as they were before staged code ran, by the ids of the objects in their
-        entries."""
+        """For each object, by its id: the registries that had it before staged code ran."""
         by_part = defaultdict(list)
         for snapshot in self._snapshots:
             for part in snapshot.parts():
@@ -99,7 +101,9 @@ class SideEffects:
     def take_out(
         self, is_definition: Callable[[Any], bool]
     ) -> tuple[list[Target | HeldAttribute], list[HeldBack]]:
-        """Undo the changes of staged code to live objects; return them, for the commit."""
+        """Undo the changes that staged code has made to live objects. Return the changes, so that
+        the commit can repeat them.
+        """
         stores: list[Target | HeldAttribute] = [
             target for target in self._targets.values() if target.take_out()
         ]

@@ -22,10 +22,10 @@ _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spare_import
 
 
 class NewState(msgspec.Struct, frozen=True):
-    """The state that a new process would find: files by real path, each with its text, the path of
-    its text, or None if it is deleted.
+    """The state that a new process would find. ``files`` has, by real path, each file's text, or
+    the path of its text; None for a deleted file.
 
-    ``modules`` are imported in that order, each with its file; ``path`` is ``sys.path``.
+    ``modules`` are (name, file), in the order in which they are imported; ``path`` is ``sys.path``.
     """
 
     files: Mapping[str, bytes | str | None]
@@ -86,8 +86,9 @@ def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> 
 def _laid_out(
     files: Mapping[str, bytes | str | None], folder: Path
 ) -> Sequence[tuple[str, str | None]]:
-    """Write the texts into `folder`; return each file with the path of its text, None for a deleted
-    one."""
+    """Write the texts into `folder`; return (file, path of its text) for each file. The second is
+    None for a deleted file. A file that comes with the path of its text keeps that path.
+    """
     paths: list[tuple[str, str | None]] = []
     for number, (path, content) in enumerate(files.items()):
         if isinstance(content, bytes):

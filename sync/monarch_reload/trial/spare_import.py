@@ -16,8 +16,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 
 class NewText(SourceFileLoader):
-    """Loads a module whose text is at another path than its file, until the commit puts it in
-    place."""
+    """Loads a module from its new text, which is not at the module's file yet but at ``text_path``.
+    The commit will move it there.
+    """
 
     def __init__(self, name, path, text_path):
         super().__init__(name, path)

@@ -92,7 +92,9 @@ class TrialStage:
         sources: dict[str, ModuleSource],
         ours: Iterable[tuple[str, ModuleType]],
     ) -> None:
-        """Run a plan. Raises ReloadError for an exception of the new code; call `close` then."""
+        """Run a plan. ``sources`` are the new sources of modules. Raises ReloadError for an
+        exception of the new code; call `close` then.
+        """
         self._plan = plan
         involved = {name: p for name, p in plan.modules.items() if p.is_staged}
         for name, module_plan in involved.items():
@@ -223,8 +225,7 @@ class TrialStage:
         )
 
     def _take(self, names: Mapping[str, Origin | None], namespace: dict[str, Any]) -> None:
-        """Import the names that an ``if`` or ``try`` statement imports, without running the rest of
-        the statement."""
+        """Do the imports of an ``if`` or ``try`` statement, without running its other parts."""
         for name, origin in names.items():
             if origin is not None and origin[1] is not None:
                 owner = self._import(origin[0], namespace, None, (origin[1],))
@@ -240,9 +241,10 @@ class TrialStage:
     ) -> None:
         """Run a statement, which may define a live object again.
 
-        A registry may refuse a name that it already has. Then the statement runs once more while
-        the entries of that live object are out of the registries, and so are those of definitions
-        that have left their modules: an import may register them from elsewhere.
+        A registry may refuse a name that it already has. If the statement raises, it therefore runs
+        once more while entries are out of the registries: those of the object ``live``, and those
+        of definitions that have left their modules, because an import may register them from
+        elsewhere.
         """
         try:
             with self._budget.not_counting():
@@ -258,16 +260,18 @@ class TrialStage:
                 withdrawn.put_back()
 
     def _gone(self) -> Iterator[tuple[Any, str]]:
-        """Yield the live definitions that the edit removes from their modules, each with the name
-        of its module."""
+        """Yield (definition, module name) for each live definition that the edit removes from its
+        module.
+        """
         for name, plan in self._plan.modules.items():
             live = vars(sys.modules[name])
             before, after = plan.edit.definitions
             yield from ((live.get(gone), name) for gone in before - after)
 
     def _is_definition(self, entry: Any) -> bool:
-        """Return whether an entry is, or contains, a callable that was made in the trial, or an
-        instance of a class that was."""
+        """Return whether an entry is or contains an object of the trial: a callable that was made
+        in the trial, or an instance of a class that was made in it.
+        """
         inside = entry if type(entry) in (list, set, tuple) else (entry,)
         return any(
             id(type(part)) in self.made or (id(part) in self.made and callable(part))
@@ -336,8 +340,9 @@ class TrialStage:
         self._plan = EditPlan({})
 
     def close(self, keep_imported: bool) -> None:
-        """End the trial: views show the live modules from now on. Without ``keep_imported``, the
-        modules that staged code imported for the first time are unloaded."""
+        """End the trial. From now on the views show the live modules. Unless ``keep_imported``,
+        modules that were imported for the first time by staged code are unloaded.
+        """
         self._is_open = False
         for name in self.imported:
             module = sys.modules.get(name)
@@ -355,8 +360,10 @@ class TrialStage:
 def _take_later(
     namespace: dict[str, Any], statements: Sequence[Statement], index: int
 ) -> dict[str, Any]:
-    """Remove and return the names that are bound only by this statement or later ones, so that a
-    statement which reads all names does not find them yet."""
+    """Remove from ``namespace`` the names that only the statement ``index`` and later statements
+    bind, and return them with their values. A statement that reads all names then does not find
+    them yet.
+    """
     so_far = {name for statement in statements[:index] for name in statement.binds}
     below = {name for statement in statements[index:] for name in statement.binds} - so_far
     return {name: namespace.pop(name) for name in below & namespace.keys()}

@@ -22,11 +22,11 @@ _NAMED = (FunctionType, type)
 
 
 class StandIns:
-    """Instances of staged classes that pass for live instances during a trial. ``pairs`` are
-    (stand-in, live instance).
+    """Stand-ins are instances of staged classes that pass for live instances during a trial.
+    ``pairs`` are (stand-in, live instance).
 
-    ``namespaces`` are those of staged code, by module; ``kept`` the (module, name) of live
-    instances whose class is staged.
+    ``namespaces`` are the namespaces of staged code, by module. ``kept`` are the (module, name) of
+    live instances that need a stand-in, because their class is staged.
     """
 
     def __init__(self, namespaces: Mapping[str, dict[str, Any]]) -> None:
@@ -46,10 +46,10 @@ class StandIns:
         self._live.clear()
 
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
-        """Give ``staged``, which a statement has just defined, the state of the live object.
+        """Give the class ``staged``, which a statement has just defined, the state of ``live``.
 
-        Defaults and class values are shared, not copied: if staged code changes one, the live
-        object changes too.
+        Defaults and class values are shared, not copied: if staged code changes one of them in
+        place, the live class is changed too.
         """
         statement = plan.edit.new[index]
         if type(staged) is FunctionType and type(live) is FunctionType:
@@ -72,8 +72,9 @@ class StandIns:
                 keep_live_values(live, staged, kept_names(live, old, statement, changed))
 
     def _pass_for(self, live: type, staged: type) -> None:
-        """Have ``isinstance`` count objects of a live class as objects of the staged class, and put
-        stand-ins for kept instances of it into the staged namespaces."""
+        """Have ``isinstance`` count objects of the class ``live`` as objects of ``staged``. In the
+        staged namespaces, put stand-ins in the place of live instances of the class.
+        """
         self._live[id(staged)] = live
         for name, key in self.kept:
             namespace = self._namespaces[name]
@@ -81,8 +82,9 @@ class StandIns:
                 namespace[key] = self.of(namespace[key], staged)
 
     def of(self, instance: Any, staged: type) -> Any:
-        """Return an instance of ``staged`` that stands in for a live instance; the live instance
-        itself if none can be made."""
+        """Return a stand-in for a live instance: an instance of ``staged`` with its state. Return
+        the live instance itself if no stand-in can be made.
+        """
         if hasattr(staged, "__del__"):
             return instance  # the stand-in would close a resource that the instance still uses
         try:
@@ -108,7 +110,8 @@ class StandIns:
 
 def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
     """Return the staged versions of a definition and of the functions that its decorators wrap, by
-    the ids of the live ones. A container may refer to any of these."""
+    the ids of the live versions. A container may refer to any of these functions.
+    """
     before, after = (
         {part.__qualname__: part for part in parts_of(definition, module) if is_a(part, _NAMED)}
         for definition in (live, staged)
@@ -124,8 +127,10 @@ def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
 
 
 def _copied(value: Any, cls: type) -> Any:
-    """Return an instance of ``cls`` with the same value as this one; its attributes are shared, not
-    copied, unless it is a plain value such as a number."""
+    """Return an instance of ``cls`` with the same state as ``value``. The two share their
+    attributes. If ``cls`` derives from a plain type such as int or str, value and attributes are
+    copied.
+    """
     plain: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     if plain in BY_VALUE:
         same = plain.__new__(cls, value)

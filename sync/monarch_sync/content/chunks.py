@@ -78,8 +78,9 @@ class _Tape:
         return memoryview(self._buffer)[self._at : self._at + size]
 
     def find(self, anchor: bytes) -> int:
-        """Return the distance from the position to the next ``anchor``, in bytes; -1 if it does not
-        begin within ``_WINDOW`` bytes."""
+        """Return how many bytes lie between the stream's position and the next ``anchor``. Return
+        -1 if the next ``_WINDOW`` bytes do not have it.
+        """
         self.ahead(_WINDOW)
         index = self._buffer.find(anchor, self._at, self._at + _WINDOW)
         return index - self._at if index >= 0 else -1
@@ -88,13 +89,18 @@ class _Tape:
         self._at += size
 
     def blocks_ahead(self) -> bytearray:
-        """Return the digests of the whole blocks in the buffer from the position on; empty if the
-        position is not at the start of a block."""
+        """Return the digests of the whole blocks in the buffer that begin at the stream's position
+        or after it. Empty if the position is not at the start of a block.
+        """
         index, inside = divmod(self.size - len(self._buffer) + self._at, BLOCK_BYTES)
         return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
 
     def digest_of(self, ahead: memoryview) -> bytes:
-        """Return the digest of the next bytes, ``ahead``; a whole block has its digest already."""
+        """Return the digest of the next bytes, which the caller passes as ``ahead``.
+
+        The digest of a whole block is taken from ``blocks_ahead`` if it is there, and not computed
+        again.
+        """
         if len(ahead) == BLOCK_BYTES and (blocks := self.blocks_ahead()):
             return bytes(blocks[:DIGEST_BYTES])
         return digest_bytes(ahead)
@@ -110,7 +116,8 @@ def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
     """Cut the rest of ``stream`` into chunks, and return (digest of the content, size in bytes,
     chunks).
 
-    The chunks are cut where the ``old`` ones are, so far as the content still has these.
+    If the content has a chunk of ``old``, possibly at another offset, it is cut at the same bytes
+    again. Pass None for ``old`` if no earlier version is known.
     """
     tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
@@ -151,9 +158,11 @@ def _follow(tape: _Tape, old: list[ContentChunk]) -> Iterator[ContentChunk]:
 
 
 def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
-    """Consume the next blocks that equal ``blocks`` from index ``at`` on; return how many they are.
+    """Consume as many of the stream's next blocks as have the digests that ``blocks`` has from
+    index ``at`` on; return their number.
 
-    Looks only at blocks that are in the buffer.
+    Only blocks that are in the buffer already are compared. A few equal blocks may be left for the
+    next call.
     """
     digests, start = tape.blocks_ahead(), at * DIGEST_BYTES
     size = min(len(digests), len(blocks) - start)
@@ -174,15 +183,20 @@ def _next_if(tape: _Tape, chunk: ContentChunk) -> ContentChunk | None:
 
 
 def _is_overwritten(tape: _Tape, chunk: ContentChunk, following: ContentChunk) -> bool:
-    """Return whether only this chunk was overwritten: the chunk ``following`` is still right behind
-    it in the stream."""
+    """Return whether the stream has other bytes in place of ``chunk``, and directly behind them the
+    chunk ``following``, so that only ``chunk`` was overwritten.
+    """
     ahead = tape.ahead(chunk.size + following.size)[chunk.size :]
     return len(ahead) == following.size and digest_bytes(ahead) == following.digest
 
 
 def _find_again(tape: _Tape, old: list[ContentChunk], at: int) -> tuple[int, int]:
-    """Return (distance in bytes, index) of the old chunk that comes next in the stream, of a few
-    from the index ``at`` on. The distance is -1 if the stream has none of them nearby."""
+    """Return where the stream continues with an old chunk, as (distance in bytes, index of the
+    chunk).
+
+    Only a few chunks of ``old``, from the index ``at`` on, are searched for; the nearest one
+    counts. The distance is -1 if none of them is nearby.
+    """
     best = (-1, at)
     for index in (at + step for step in _STEPS if at + step < len(old)):
         distance = tape.find(old[index].anchor)

@@ -33,7 +33,7 @@ _MAX_WINDOW_LOG = 27  # a frame that wants more memory than 128 MiB for its wind
 
 
 def patch(old: bytes, new: bytes) -> bytes:
-    """Return the zstd frame that turns `old` into `new`."""
+    """Return the zstd frame that turns `old` into `new`; `unpatch` applies it."""
     size = len(old) + len(new)
     options: dict[int, int] = {
         zstd.CompressionParameter.compression_level: 3,
@@ -46,18 +46,25 @@ def patch(old: bytes, new: bytes) -> bytes:
 
 
 def unpatch(frame: Content, old: bytes, size: int) -> bytes:
-    """Return the content that ``frame`` makes of ``old``. Raises `BadMessage` unless that has
-    ``size`` bytes; never makes more than ``size`` bytes."""
+    """Return the content that ``frame`` makes of ``old``.
+
+    Raises `BadMessage` if the result does not have exactly ``size`` bytes. It is not decompressed
+    beyond that size.
+    """
     return _decompress(frame, size, zstd.ZstdDecompressor(_as_prefix(old), _LIMITS))
 
 
 def compress(content: Content) -> bytes:
-    """Return the content as a zstd frame that can be read without another content."""
+    """Return the content as a zstd frame. `decompress` reads it without any other content, unlike a
+    frame of `patch`.
+    """
     return zstd.compress(content, _BULK_LEVEL)
 
 
 def decompress(frame: Content, size: int) -> bytes:
-    """Return the content of a frame that `compress` made. Raises `BadMessage` as `unpatch` does."""
+    """Return the content of a frame that `compress` made. Raises `BadMessage` unless the content
+    has exactly ``size`` bytes.
+    """
     return _decompress(frame, size, zstd.ZstdDecompressor(options=_LIMITS))
 
 

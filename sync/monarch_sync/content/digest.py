@@ -60,8 +60,9 @@ class QuickBlocks(NamedTuple):
 class ContentHasher:
     """Computes the digest of a content that is added piece by piece.
 
-    ``is_large`` says that the content has many blocks, so that ``blocks`` is filled from the first
-    block on. A block that equals its block in ``old`` is not digested again.
+    ``is_large``: the content will have many blocks, so the digests of blocks are put into
+    ``blocks`` from the first block on. With ``old``, a block that is the same as in ``old`` is not
+    digested again.
     """
 
     def __init__(self, *, is_large: bool = False, old: QuickBlocks | None = None) -> None:
@@ -79,8 +80,10 @@ class ContentHasher:
 
     @property
     def quick_blocks(self) -> QuickBlocks:
-        """Return the hashes to pass as ``old`` when the same file is read again. Filled only if
-        ``old`` was given, even an empty one."""
+        """Return the hashes of this content, to pass as ``old`` when the same file is read again.
+
+        They are filled only if this hasher was itself made with an ``old``, even an empty one.
+        """
         return QuickBlocks(bytes(self._quick), bytes(self.blocks))
 
     def update(self, data: bytes | bytearray | memoryview) -> None:
@@ -110,7 +113,11 @@ class ContentHasher:
         self._rest = bytes(view[num_full:])
 
     def _add(self, whole: bytes | memoryview) -> None:
-        """Digest whole blocks, or the last block."""
+        """Add the digests of some blocks to ``blocks``. ``whole`` has whole blocks, or is the last
+        block.
+
+        If the fast hash of a block equals the hash in ``old``, its digest is copied from ``old``.
+        """
         if self._old is None:
             self.blocks += blocks_of(whole)
             return

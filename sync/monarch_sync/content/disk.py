@@ -30,15 +30,19 @@ _HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
 
 
 class Disk:
-    """Changes a disk. Each method is one step; a replica writes in no other way. ``can_exchange``:
-    whether to ask the file system to exchange two files, which not all of them can."""
+    """Changes a disk. Each method is one step; a replica writes in no other way.
+
+    ``can_exchange`` False: never ask the file system to exchange two files in one step. If it is
+    True, a file system that cannot do this is noticed.
+    """
 
     def __init__(self, *, can_exchange: bool = True) -> None:
         self._can_exchange = can_exchange
 
     def write(self, path: Path, content: Content, mode: int = 0o600) -> None:
-        """Write a file as a whole or not at all, in place of one that exists: it is written beside
-        its place, and then renamed."""
+        """Write a file as a whole or not at all; it replaces an existing file. The content is
+        written to ``NAME.part`` in the same folder, which is then renamed.
+        """
         beside = path.with_name(f"{path.name}.part")
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
@@ -98,7 +102,9 @@ class Disk:
             os.close(fd)
 
     def append(self, path: Path, offset: int, content: bytes) -> None:
-        """Write ``content`` at ``offset``, in place of all that the file has from there on."""
+        """Write ``content`` at ``offset``. Everything that the file has from ``offset`` on is
+        removed first.
+        """
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(fd).st_size > offset:  # truncating takes 50 us even if nothing is cut off
@@ -152,8 +158,10 @@ class Disk:
             self.chmod(target, mode)
 
     def exchange(self, first: AnyPath, second: AnyPath) -> None:
-        """Exchange two files in one step, or in several where the file system cannot: then there is
-        still always a file at ``second``."""
+        """Exchange two files, in one step if the file system can do that.
+
+        Otherwise it takes several steps, between which a file always exists at ``second``.
+        """
         if self._can_exchange and _exchange(first, second):
             return
         beside = f"{os.fspath(first)}{_BESIDE}"
@@ -239,8 +247,9 @@ def _write_sparsely(fd: int, view: memoryview) -> None:
 
 
 def copy_range(source: int, target: int, offset: int, size: int) -> None:
-    """Copy ``size`` bytes from ``offset`` of one open file to the position of another; fewer if the
-    first file ends before."""
+    """Copy ``size`` bytes, from the offset ``offset`` of the open file ``source``, to the present
+    position in ``target``. Fewer bytes are copied if ``source`` ends before that.
+    """
     while size >= _BLOCK and _HAS_COPY_FILE_RANGE:
         try:
             copied = os.copy_file_range(source, target, size, offset)

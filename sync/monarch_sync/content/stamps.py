@@ -31,8 +31,9 @@ class Stamps:
         self._stamps: dict[tuple[int, int], _Stamp] = {}
 
     def digest_of(self, path: str, status: os.stat_result | None = None) -> bytes | None:
-        """Return the digest of a regular file; None if there is none. ``status``: the file's
-        status, if the caller has just read it."""
+        """Return the digest of the regular file at a path; None if no regular file is there.
+        ``status``: the file's status, if the caller has just read it.
+        """
         if status is None:
             status = lstat(path)
         if status is None or not stat.S_ISREG(status.st_mode):
@@ -88,7 +89,7 @@ def identity_of(path: str, *, follow_links: bool = False) -> tuple[int, int] | N
 
 
 def digest_of(path: str) -> bytes | None:
-    """Read a regular file and return its digest; None if there is none."""
+    """Read the regular file at a path and return its digest; None if no regular file is there."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

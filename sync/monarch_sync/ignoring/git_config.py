@@ -20,10 +20,11 @@ _MAX_DEPTH = 10  # of files that include each other, as in git
 
 
 def config_files(repository: str | None) -> list[str]:
-    """Return git's configuration files, whether or not they exist. A later file overrides an
-    earlier one, so a file comes after the files that it includes.
+    """Return the paths of git's configuration files, whether or not they exist. A later file
+    overrides an earlier file, so a file comes after the files that it includes.
 
-    ``repository``: the git directory, if there is one; for a second work tree, that of the first.
+    ``repository``: the git directory; None if there is no repository. For a work tree that ``git
+    worktree`` has added, pass the git directory of the main work tree.
     """
     return [file for top in _top_files(repository) for file, _ in _read(top)]
 
@@ -37,8 +38,8 @@ def personal_rule_file(repository: str | None) -> str:
 
 
 def excludes_file(config: str) -> str | None:
-    """Return the path of the user's rule file that a configuration file, or a file that it
-    includes, names; None if none does."""
+    """Return the path of the user's rule file, if ``config`` or a file that it includes has the
+    setting ``core.excludesFile``; else None."""
     *_, (_, path) = _read(config)
     return path
 
@@ -54,9 +55,12 @@ def _top_files(repository: str | None) -> list[str]:
 
 
 def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
-    """Return (path, excludes file) of the files that a configuration file includes, and of the file
-    itself as the last. The second is what ``core.excludesFile`` is at the end of that file; None if
-    it is not set."""
+    """Return a list of (path, excludes file): first the files that a configuration file includes,
+    then the configuration file itself.
+
+    "Excludes file" is the value of ``core.excludesFile`` after that file was read; None if it is
+    not set.
+    """
     lines: list[str] = []
     with contextlib.suppress(OSError), open(config, "rb") as file:
         lines = os.fsdecode(file.read()).split("\n")

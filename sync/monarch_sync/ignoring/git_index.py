@@ -48,8 +48,9 @@ def git_dir_of(work_tree: str) -> str | None:
 
 
 def common_dir(git_dir: str) -> str:
-    """Return the git directory that has a repository's rules and configuration. For a second work
-    tree, it is that of the first."""
+    """Return the git directory that has a repository's rules and configuration. For a work tree
+    that ``git worktree`` has added, it is the git directory of the main work tree.
+    """
     try:
         with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
             return os.path.join(git_dir, file.read().strip())
@@ -77,8 +78,9 @@ def tracked_paths(git_dir: str) -> frozenset[str]:
 
 
 def paths_below(folder: Path, work_tree: str, paths: Iterable[str]) -> list[str]:
-    """Return those of ``paths``, relative to ``work_tree``, that are in ``folder``, now relative to
-    it."""
+    """Return the paths that are inside ``folder``, relative to ``folder``. The given ``paths`` are
+    relative to ``work_tree``; all others are left out.
+    """
     prefix = "" if work_tree == str(folder) else f"{folder.relative_to(work_tree)}/"
     return [path[len(prefix) :] for path in paths if path.startswith(prefix)]
 

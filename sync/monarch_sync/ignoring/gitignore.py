@@ -55,8 +55,9 @@ class _IgnoreRule:
 
     @property
     def is_quick(self) -> bool:
-        """Whether one regular expression matches the pattern fast enough, although it tries many
-        ways in which the stars may fit."""
+        """Whether a regular expression matches this pattern fast: the pattern is short and has few
+        stars, so that there are few ways in which the stars may fit.
+        """
         return len(_STARS.findall(self.text)) <= self.max_stars and len(self.text) <= _MAX_QUICK
 
     @functools.cached_property
@@ -72,8 +73,9 @@ class _IgnoreRule:
 
 
 class _Wild:
-    """Patterns with wildcards. ``candidates`` quickly excludes most of those that do not match a
-    name."""
+    """Patterns with wildcards. ``candidates`` returns the patterns that may match a name or path;
+    it quickly rules out most of the others.
+    """
 
     def __init__(self, rules: Sequence[tuple[int, _IgnoreRule]]) -> None:
         self._all = [number for number, _ in rules]
@@ -100,8 +102,9 @@ class _Wild:
 
 
 class RuleFile:
-    """The patterns of a rule file, in order. A pattern with more than ``max_stars`` groups of stars
-    is matched without retries."""
+    """The patterns of a rule file, in order. For a pattern with more than ``max_stars`` groups of
+    stars, a regular expression that never tries a second way to fit the stars is used.
+    """
 
     def __init__(self, raw: bytes, max_stars: int = _MAX_STARS) -> None:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")

@@ -30,8 +30,9 @@ _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file,
 
 
 class _Level(NamedTuple):
-    """The rules of one folder. They match an absolute path without its first ``start`` characters,
-    which are the folder."""
+    """The rules of one folder. ``start``: how many characters of an absolute path are the folder's
+    own path. The rules match the rest of the path.
+    """
 
     start: int
     own: RuleFile | None
@@ -41,8 +42,9 @@ class _Level(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """The rules that apply everywhere in a workspace's folder, besides those of its inner
-    folders."""
+    """The ignore rules of a workspace's folder that apply to everything in it. The rule files of
+    its inner folders are not among them.
+    """
 
     never: RuleFile | None
     personal: RuleFile | None
@@ -51,8 +53,9 @@ class _Rules(NamedTuple):
     uses_git: bool
 
     def leave_out(self, levels: list[_Level], path: str, name: str, is_dir: bool) -> bool:
-        """Return whether a path is left out. ``levels``: the rules of the folders above it, nearest
-        first."""
+        """Return whether the rules leave out a path. ``levels`` are the rules of the folders above
+        the path, nearest first.
+        """
         if self.never is not None and self.never.verdict(name, path[self.start :], is_dir):
             return True
         for level in levels:
@@ -178,8 +181,11 @@ def judges_alike(
 
 
 def _level(folder: str, names: Container[str] | None = None) -> _Level:
-    """Return the rules in the rule files right in a folder. ``names`` are the names in the folder;
-    if they are given, an unreadable rule file raises ``OSError``."""
+    """Return the rules in the rule files of a folder itself, not of the folders in it.
+
+    ``names`` are the names in the folder, if the caller has listed it; an unreadable rule file then
+    raises ``OSError``.
+    """
     is_there = names is not None
     own = git = None
     if names is None or IGNORE_FILE in names:
@@ -231,9 +237,10 @@ def _personal(git_dir: str | None) -> RuleFile | None:
 
 def other_rule_files(git_dir: str | None) -> list[str]:
     """Return the rule files that apply to a folder but are neither in it nor above it, and git's
-    configuration files, which may name further ones. They may not exist.
+    configuration files, which may name further rule files.
 
-    ``git_dir``: the git directory of the repository that the folder is in; None if it is in none.
+    The files may not exist. ``git_dir``: the git directory of the repository that the folder is in;
+    None if it is in none.
     """
     repository = common_dir(git_dir) if git_dir is not None else None
     exclude = [exclude_file(git_dir)] if git_dir is not None else []

@@ -17,8 +17,8 @@ from monarch_sync.workspace import Folder
 
 
 class Tracked:
-    """The files of one folder that git tracks and that ``walk`` has not yielded; ``listed`` are
-    those that it has. Paths are relative to the folder.
+    """The files of one folder that git tracks and that ``walk`` did not yield. ``listed`` are the
+    paths that ``walk`` yielded. Paths are relative to the folder.
 
     ``parents`` are all folders above these files. Raises ``OSError`` if the git index cannot be
     read.
@@ -37,8 +37,9 @@ class Tracked:
         self.parents = frozenset(above for path in names for above in folders_above(path))
 
     def below(self, relative: str) -> list[str]:
-        """Return the tracked paths that are ``relative`` or inside it, whether or not they exist;
-        all for ""."""
+        """Return the tracked paths, whether or not they exist, that are the path ``relative`` or
+        inside it. "" means all tracked paths.
+        """
         paths = self._paths
         if not relative:
             return paths
@@ -61,8 +62,9 @@ class Tracked:
         return list(paths)
 
     def folders(self, relative: str = "") -> list[str]:
-        """Return the existing folders that are ``relative`` or inside it and in which a tracked
-        path may appear."""
+        """Return the existing folders above tracked paths that belong to the workspace. Only the
+        folder ``relative`` and folders inside it are returned.
+        """
         wanted: dict[str, frozenset[str]] = {}
         parents = {above for path in self.below(relative) for above in folders_above(path)}
         inside = (parent for parent in sorted(parents) if _is_in(parent, relative))

@@ -18,10 +18,10 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class Ahead:
-    """The instalments of one replica: content that arrives and is staged before the stage, which
-    then brings only the rest.
+    """The instalments that one replica has received. Their content is staged when it arrives; the
+    ``StageRequest`` that follows brings only the rest of the state.
 
-    It is dropped if the stage changes or removes any of its entries.
+    What is staged is dropped if that request changes or removes any entry of an instalment.
     """
 
     def __init__(self, on_disk: OnDisk, staging: Staging) -> None:
@@ -30,7 +30,9 @@ class Ahead:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the instalments: their content is gone, or a stage uses it now."""
+        """Forget the instalments, because their content is gone, or because a stage has taken them
+        over.
+        """
         #: The generation that the instalments are part of; 0 if there are none.
         self.generation = 0
         #: The entries of the instalments, by path, and the rows that they came in.
@@ -40,8 +42,11 @@ class Ahead:
         self._is_unchanged = False
 
     def take(self, instalment: Instalment, blobs: Sequence[Content], old: Manifest) -> bool:
-        """Stage an instalment. Return False, and stage nothing, if the folder of an entry has not
-        come or an entry has come before. Raises ``BadManifest``, ``BadMessage`` and ``OSError``."""
+        """Stage an instalment, and return whether it was staged.
+
+        Nothing is staged if an entry was sent before, or if an entry's folder was not. Raises
+        ``BadManifest``, ``BadMessage`` and ``OSError``.
+        """
         entries: dict[str, Entry] = {}
         for row in instalment.rows:
             entry = Entry.from_row(row)

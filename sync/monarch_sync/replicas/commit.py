@@ -106,8 +106,8 @@ class Committer:
     def _opened(self, new: Manifest) -> list[str]:
         """Return the folders that were closed to writing and that this commit opened.
 
-        If the plan is repeated, returns all folders whose mode is closed besides, as the
-        interrupted attempt may have opened any of them.
+        If the plan is repeated, the interrupted attempt may have opened folders, too. So all
+        folders that have a closed mode in ``new`` are returned as well.
         """
         opened = self._parents.opened
         if not self._is_repeated:
@@ -115,8 +115,9 @@ class Committer:
         return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
 
     def settle(self) -> None:
-        """Move the replaced files to the store, after the commit has been answered. If it fails,
-        call it again."""
+        """Move the replaced files to the store. Call it after the commit has been answered; if it
+        raises, call it again.
+        """
         while self._swapped:
             swap = self._swapped.pop()
             if swap.is_stored:
@@ -163,8 +164,11 @@ class Committer:
             self._parents.opened.append(new_path)
 
     def _has_moved(self, old_path: str, new_path: str) -> bool:
-        """Return whether a folder has been moved already: it is at the new path with the names that
-        the old state has in it, or it is not at the old path with these names."""
+        """Return whether a folder has been moved already, by the names that ``self._old`` has in
+        it.
+
+        It has been moved if the new path has exactly these names, or if the old path does not.
+        """
         node = self._old.folder(old_path)
         return self._folders.holds(new_path, node) or not self._folders.holds(old_path, node)
 
@@ -285,8 +289,11 @@ class Committer:
         self._put.append((path, entry.digest, mtime_ns))
 
     def _look_at_linked(self, entry: Entry) -> None:
-        """Check a file that came with its new folder and shares its content with an old file, as a
-        hard link. Drop it if a program has changed the content through the old file's name."""
+        """Check a new file that shares its content with an old file, as a hard link.
+
+        Its folder was moved into place as a whole. If a program has changed the content through the
+        old file's name, the new file is deleted and counts as lost.
+        """
         path = f"{self._root}/{entry.path}"
         status, ready = os.lstat(path), self._staging.ready[entry.path]
         if _is_meddled_with(path, status, ready, entry):
@@ -378,8 +385,9 @@ class ParentFolders:
 
 
 def _is_meddled_with(path: str, status: os.stat_result, ready: ReadyContent, entry: Entry) -> bool:
-    """Return whether a program has written to a staged file since it was staged, by its second
-    name."""
+    """Return whether a program has written to a staged file since it was staged. A program can
+    reach the file if it has a second name.
+    """
     return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 

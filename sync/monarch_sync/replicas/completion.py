@@ -29,7 +29,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Completion:
-    """Completes the commits of one replica. ``boot_id`` identifies this start of the machine."""
+    """Carries out the commits of one replica: the change of the folder, the records, and the
+    recovery after an interruption. ``boot_id`` identifies this start of the machine.
+    """
 
     def __init__(
         self,
@@ -137,8 +139,10 @@ class Completion:
         self.settle()
 
     def note_reboot(self) -> None:
-        """After a reboot, or if another folder has taken the replica's place, compare all files
-        with the manifest. Files with another content are removed from the manifest."""
+        """After a reboot, compare all files with the manifest, and remove from the manifest the
+        files with another content. Do so too if another folder has taken the place of the replica's
+        folder.
+        """
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return

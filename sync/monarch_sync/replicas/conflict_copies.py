@@ -33,9 +33,12 @@ class ConflictCopies:
         self.kept: list[str] = []
 
     def give_way(self, name: str, status: os.stat_result, digest: bytes | None) -> None:
-        """Make sure that a rename may overwrite the entry ``name``. An entry that is not as the old
-        state has it gets another name; a file keeps its own besides, where possible, until the
-        rename."""
+        """Make sure that a rename may overwrite the entry ``name``.
+
+        If the entry is not the same as in the old state, it is kept as a conflict copy. The copy of
+        a file is a hard link where possible, so that the file also stays at ``name`` until the
+        rename.
+        """
         if stat.S_ISREG(status.st_mode):
             try:
                 self._set_aside(name, status, digest, self._disk.link)
@@ -45,8 +48,9 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def clear(self, name: str, status: os.stat_result) -> None:
-        """Free a path. An entry that is as the old state has it goes to the store or is deleted;
-        any other gets another name."""
+        """Free a path. If its entry is the same as in the old state, it goes to the store or is
+        deleted; otherwise it is kept as a conflict copy.
+        """
         if stat.S_ISREG(status.st_mode):
             digest = self._stamps.digest_of(f"{self._root}/{name}", status)
             self._set_aside(name, status, digest)
@@ -56,8 +60,9 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def keep(self, name: str, digest: bytes | None, rename: _Rename) -> None:
-        """Give the entry at a path the name of a conflict copy, by ``rename``, which may link or
-        move it."""
+        """Keep the entry at a path as a conflict copy, and add the copy's name to ``kept``.
+        ``rename`` links or moves the entry to that name.
+        """
         kept = kept_name(self._root, name, short(digest) if digest else NO_DIGEST)
         rename(f"{self._root}/{name}", f"{self._root}/{kept}")
         self.kept.append(kept)
@@ -65,9 +70,12 @@ class ConflictCopies:
     def _set_aside(
         self, name: str, status: os.stat_result, digest: bytes | None, rename: _Rename | None = None
     ) -> None:
-        """Give a regular file another name, if it is not as the old state has it. Without
-        ``rename``, the file leaves its path in any case: a file that is as the old state has it
-        goes to the store."""
+        """Keep a regular file as a conflict copy if its content is not that of the old state.
+
+        ``rename`` makes the copy; a file with the old content then stays where it is. Without
+        ``rename``, the path is free afterwards: the conflict copy is moved, and a file with the old
+        content goes to the store or is deleted.
+        """
         path = f"{self._root}/{name}"
         old_entry = self._old.get(name)
         if old_entry is None or digest is None or old_entry.digest != digest:

@@ -17,8 +17,11 @@ _SPARE_BYTES = 1 << 20
 
 
 class InPlace:
-    """Prepares changes of large files in place, from the author's delta, from the store, or from an
-    interrupted commit. ``new_place`` returns a free path in the staging folder."""
+    """Prepares patches for large files, which a commit changes in place instead of replacing them.
+
+    A patch comes from the author's delta, from the store, or from an interrupted commit.
+    ``new_place`` returns a free path in the staging folder.
+    """
 
     def __init__(self, on_disk: OnDisk, new_place: Callable[[], str]) -> None:
         self._new_place = new_place
@@ -42,8 +45,9 @@ class InPlace:
         return patch is not None
 
     def return_old(self) -> None:
-        """After an interrupted commit: move its saved patches to the store, which can then undo
-        them."""
+        """Move the saved patches of an interrupted commit to the store. A later push can then
+        restore the content before these patches.
+        """
         for path, patch in self._interrupted.values():
             if lstat(path) is not None:
                 self._store.take_patch(path, patch)
@@ -91,9 +95,11 @@ class InPlace:
         self, entry: Entry, old_entry: Entry | None, status: os.stat_result, digest: bytes | None
     ) -> ReadyContent | None:
         """Return a patch from the file's present content to the content of ``entry``, as ready
-        content: that of an interrupted commit, or one from the store. None if neither fits.
+        content.
 
-        After an interrupted commit, the file's content may be a mixture of the old and the new.
+        The patch is that of an interrupted commit if there is one for this content, and else one
+        from the store. None if it does not fit the file. ``digest`` is the digest of the present
+        content; after an interrupted commit, that may be a mixture of the old and the new.
         """
         if entry.size < LARGE_BYTES or digest is None:
             return None

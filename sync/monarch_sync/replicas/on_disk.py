@@ -21,8 +21,10 @@ _MAX_CHAR_BYTES = 4
 
 
 class OnDisk:
-    """Looks at files by their manifest paths, below ``root``. Remembers which paths are real
-    folders, until `forget`. ``disk``, ``store`` and ``stamps`` are those of the replica."""
+    """Looks at the files of a replica by their manifest paths; ``root`` is the replica's folder. It
+    remembers which paths are real folders, until `forget` is called. ``disk``, ``store`` and
+    ``stamps`` are those of the replica.
+    """
 
     def __init__(self, root: str, disk: Disk, store: ContentStore, stamps: Stamps) -> None:
         self.root = root
@@ -67,9 +69,12 @@ class OnDisk:
         return True
 
     def check_open(self, plan: SyncPlan) -> None:
-        """Raise ``PermissionError`` if a plan would write to a folder of another user that is
-        closed to us. Call it before the commit, which could not be completed otherwise. Closed
-        folders of our own user are opened."""
+        """Raise ``PermissionError`` if a plan would write to a folder that we may not write to
+        because another user owns it.
+
+        Call it before the commit, which could not be completed otherwise. Closed folders of our own
+        user are no problem, because the commit opens them.
+        """
         paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
         if plan.links or plan.removes:
             paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
@@ -106,9 +111,11 @@ class OnDisk:
             raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 
     def check_unmounted(self, plan: SyncPlan) -> None:
-        """Raise ``OSError`` if a plan would replace or delete a mount point, which is impossible.
-        Call it before the commit, which could not be completed otherwise. A folder that is a mount
-        point may stay a folder."""
+        """Raise ``OSError`` if a plan would replace or delete a mount point: the system does not
+        allow that. A folder that is a mount point may stay a folder.
+
+        Call it before the commit, which could not be completed otherwise.
+        """
         mounts = mounted_inside(self.root)
         if not mounts:
             return
@@ -134,8 +141,9 @@ class OnDisk:
         return status, None if status is None else self.stamps.digest_of(full, status)
 
     def find(self, digest: bytes, path: str | None) -> tuple[str, os.stat_result] | None:
-        """Return a file of this host with that content, at ``path`` or in the store, with its
-        status; None if there is none."""
+        """Return (path, status) of a file on this host that has the content ``digest``. It is the
+        file at ``path``, or a file in the store; None if neither has this content.
+        """
         if path is not None:
             status, digest_there = self.look(path)
             if status is not None and digest_there == digest:

@@ -33,9 +33,12 @@ Write = tuple[int, bytes]
 
 
 class Patch(msgspec.Struct, array_like=True, frozen=True):
-    """The patch from the content ``base``, of ``base_size`` bytes, to the content ``digest`` of
-    ``size``: ``writes`` are (offset, bytes); ``undo`` are the writes that restore the old
-    content."""
+    """A patch from one content of a file to another. ``base`` and ``base_size`` are the old
+    content's digest and size, ``digest`` and ``size`` the new content's.
+
+    ``writes`` are (offset, bytes) to write into the old content; ``undo`` are the writes that
+    restore it.
+    """
 
     base: bytes
     base_size: int
@@ -81,8 +84,9 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
 
 
 def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
-    """Return the writes of a delta that leaves all other bytes where they are; None for any other
-    delta, and for more than ``MAX_PATCH_BYTES`` of writes."""
+    """Return a delta as writes into the old content. None if the delta moves bytes of the old
+    content to another offset, or writes more than ``MAX_PATCH_BYTES``.
+    """
     writes: list[Write] = []
     at = num_bytes = 0
     for piece in pieces:
@@ -98,8 +102,9 @@ def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
 
 
 class Blocks:
-    """Computes the digests of large files after a patch from the digests of their blocks, which it
-    remembers for a few files."""
+    """Computes the digest that a large file has after a patch. For that, it remembers the digests
+    of the blocks of a few files, so that only changed blocks are read.
+    """
 
     def __init__(self) -> None:
         self._blocks_by_digest: OrderedDict[bytes, bytes] = OrderedDict()
@@ -111,8 +116,9 @@ class Blocks:
             self._blocks_by_digest.popitem(last=False)
 
     def patched(self, path: str, base: bytes, size: int, writes: Sequence[Write]) -> bytes | None:
-        """Return the digest that the file would have after these writes, at ``size`` bytes; None if
-        it cannot be read. ``base`` is the digest of its present content."""
+        """Return the digest that the file would have after ``writes`` and with the length ``size``.
+        ``base`` is the digest of its present content. None if the file cannot be read.
+        """
         try:
             with open(path, "rb", buffering=0) as file:
                 blocks = self._blocks_by_digest.get(base) or _read_blocks(file.fileno())
@@ -125,8 +131,11 @@ class Blocks:
         return digest
 
     def undo(self, path: str, size: int, writes: Sequence[Write]) -> list[Write] | None:
-        """Return the writes that undo these and the change to ``size``; None if they are more than
-        ``MAX_PATCH_BYTES``."""
+        """Return the writes that undo ``writes`` and the change of the file's length to ``size``.
+        Call it before they happen, because it reads the bytes that they replace.
+
+        None if the file would be cut by more than ``MAX_PATCH_BYTES``.
+        """
         with open(path, "rb", buffering=0) as file:
             fd = file.fileno()
             old_size = os.fstat(fd).st_size
@@ -149,8 +158,9 @@ def _read_blocks(fd: int) -> bytes:
 
 
 def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearray:
-    """Return the joined digests of a file's blocks as they would be after the writes, at the length
-    ``size``; ``old`` are the present ones."""
+    """Return the digests of a file's blocks, joined, as they would be after ``writes`` and with the
+    length ``size``. ``old`` are the joined digests of the present blocks.
+    """
     old_size = os.fstat(fd).st_size
     touched = {
         index

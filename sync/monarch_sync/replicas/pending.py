@@ -15,10 +15,11 @@ from monarch_sync.tree.manifest import Manifest, encode_pairs
 
 @dataclass
 class Pending:
-    """The change from ``old``, which the folder shows, to ``new``. ``is_complete``: the stage lists
-    every step of the change, so that the journal can copy them.
+    """A staged change from the state ``old``, which the folder shows, to the state ``new``.
 
-    ``journal``, which the commit writes to the log, is None until all content is there.
+    ``is_complete``: the ``StageRequest`` lists every step of the change, so that the journal can
+    copy its lists. ``journal``, which the commit writes to the log, is None until all content is
+    there.
     """
 
     stage: StageRequest

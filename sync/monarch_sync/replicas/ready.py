@@ -13,14 +13,14 @@ SECOND_NS = 1_000_000_000
 
 
 class ReadyContent(NamedTuple):
-    """The way in which a file gets its content. ``source`` is the path of the content; "" if the
-    file has it already.
+    """The content for a file that a commit will write. ``source`` is the path of the content; "" if
+    the file has this content already.
 
-    ``status`` and ``digest`` are those of the file at its own path when it was staged; None if
-    there was none. ``is_stored``: the source is in the store. ``is_linked``: the source is a second
-    name of a visible file. ``patch``: the file is changed in place, by this patch, which is also in
-    the source. ``mtime_ns``: the time of the source, by which a change by another program shows; 0
-    for a file that is new.
+    ``status`` and ``digest`` describe the present file at the file's own path, as staging found it;
+    None if there was no file. ``is_stored``: the source is in the store. ``is_linked``: the source
+    is a second name of a visible file. ``patch``: the file is changed in place by this patch, which
+    is saved at ``source``. ``mtime_ns``: the mtime of the source when it was staged; another value
+    later shows that a program has changed it. 0 for a new file.
     """
 
     source: str
@@ -33,10 +33,11 @@ class ReadyContent(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A file of the workspace that the commit only has to exchange with its new content, at
-    ``source``.
+    """A file that the commit replaces by an exchange with the file at ``source``, without any
+    further check of folders.
 
-    ``status`` is that of the present file, ``old`` and ``new`` are the digests of the two contents.
+    ``status`` is the status of the present file; ``old`` and ``new`` are the digests of the present
+    and of the new content.
     """
 
     folder: str
@@ -50,12 +51,13 @@ class Swap(NamedTuple):
 
 
 def time_after(status: os.stat_result | None) -> int | None:
-    """Return the mtime, in whole seconds, for a file that replaces the file with this status; None
-    if there is no such file.
+    """Return the mtime, in whole seconds, for a file that replaces the file with this status. None
+    if ``status`` is None or not that of a regular file.
 
-    It differs from the present time, so that a change by another program shows, and from the second
-    of the old file: Python takes bytecode for fresh if the source's size and its mtime in whole
-    seconds match.
+    The mtime is later than the second of the old file's mtime, because Python uses old bytecode if
+    the source's size and its mtime in whole seconds match. It is not the present second, unless it
+    must be later than the old mtime, so that a later change by a program gives the file another
+    mtime.
     """
     if status is None or not stat.S_ISREG(status.st_mode):
         return None

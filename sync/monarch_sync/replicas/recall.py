@@ -32,8 +32,9 @@ _MAX_PIECE_BYTES = 8 << 20
 
 
 class Recall:
-    """Answers questions about the states that one replica has had, and their contents so far as the
-    host still has these."""
+    """Answers questions about the states that one replica has had, and about contents of these
+    states that the host still has.
+    """
 
     def __init__(self, log: StateLog, history: History, on_disk: OnDisk) -> None:
         self._log = log
@@ -92,8 +93,9 @@ class Recall:
         return StateReply(generation, manifest.digest_name, manifest.digest, rows, missing)
 
     def _answer_missing(self, digests: Sequence[bytes]) -> Need:
-        """Return a ``Need`` of the digests that are neither in the present state nor in the store;
-        no file is read to check."""
+        """Return a ``Need`` with those of the ``digests`` that are neither in the present state nor
+        in the store. No file is read for this.
+        """
         shown, is_stored = self._log.state.manifest.paths_of(digests), self._on_disk.store.has
         return Need([digest for digest in digests if digest not in shown and not is_stored(digest)])
 

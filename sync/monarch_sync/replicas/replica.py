@@ -316,8 +316,10 @@ class Replica:
         return plan if self._can_move(plan) else diff(old, new, ())
 
     def _can_move(self, plan: SyncPlan) -> bool:
-        """Return whether each folder that the plan moves has exactly the names that the manifest
-        says, is no mount point, and can be renamed."""
+        """Return whether the plan's folder moves are possible. Each folder must have exactly the
+        names that the manifest says, must be no mount point, and must be a folder that can be
+        renamed.
+        """
         if not plan.folders_moved:
             return True
         can_move, manifest = self._folders.can_move, self.manifest
@@ -340,8 +342,9 @@ class Replica:
         return pending.staged(self._source_of)
 
     def _source_of(self, path: str) -> str:
-        """Return the path at which a file's new content is until the commit; for a file that is
-        patched in place or has its content already, its own path."""
+        """Return the path at which a file's new content is until the commit. That is the file's own
+        path if the file has this content already, or will be patched in place.
+        """
         ready = self._staging.ready[path]
         return ready.source if ready.source and ready.patch is None else f"{self.root}/{path}"
 

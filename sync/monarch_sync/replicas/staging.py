@@ -63,8 +63,9 @@ class Staging:
         os.makedirs(self.folder, exist_ok=True)
 
     def begin(self, plan: SyncPlan, old: Manifest) -> None:
-        """Begin to prepare a plan that starts from the state ``old``, or the next part of a first
-        state."""
+        """Begin to prepare a plan that starts from the state ``old``. For a first state that comes
+        in instalments, call it for the plan of each part.
+        """
         if not os.path.isdir(self.folder):  # A clean-up program may have deleted it.
             with contextlib.suppress(FileExistsError):  # Other errors show when it is used.
                 os.mkdir(self.folder)
@@ -110,8 +111,11 @@ class Staging:
                 self._disk.make_link(f"{above}/{entry.path.rpartition('/')[2]}", entry.target)
 
     def add(self, blob: Blob, content: Content) -> None:
-        """Take in a blob. Raises `BadMessage` if its content has the wrong digest. A delta whose
-        base is missing is dropped, so that the whole content is asked for."""
+        """Take in a blob. Raises `BadMessage` if its content has the wrong digest.
+
+        A delta or patch is dropped if this host lacks its base; the host then asks the author for
+        the whole content.
+        """
         self.num_bytes += blob.size
         if blob.encoding == "delta":
             self._add_pieces(blob, content)
@@ -249,9 +253,12 @@ class Staging:
         old_status: os.stat_result | None,
         status: os.stat_result | None = None,
     ) -> int:
-        """Give a staged file the mode and the time that it will have when visible; return that
-        time, in nanoseconds. ``old_status`` is the status of the file that it replaces; ``status``
-        is its own, if the caller has just read it."""
+        """Give a staged file the mode and the mtime that it will have when it is visible; return
+        the mtime in nanoseconds.
+
+        ``old_status`` is the status of the file that the staged file replaces. ``status`` is the
+        status of the staged file; None: it is read.
+        """
         if status is None:
             status = os.lstat(path)
         if status.st_mode & 0o7777 != entry.mode | 0o600:
@@ -264,8 +271,9 @@ class Staging:
         return status.st_mtime_ns
 
     def find_swaps(self, files: Iterable[Entry]) -> None:
-        """Find the files that the commit only has to exchange with their new content. It is called
-        once all content is ready, so that the commit is short."""
+        """Find the files that the commit can write by a mere exchange with their new content. Call
+        it when all content is ready; the commit then takes less time.
+        """
         for entry in files:
             path = entry.path
             source, status, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]
@@ -288,8 +296,8 @@ class Staging:
         """After an interrupted commit: find the content that it staged and that is still in the
         staging folder.
 
-        Some of the files there may be those that the commit has replaced, as it exchanges them with
-        the staged ones.
+        A commit exchanges staged files with the files that they replace. So some files in the
+        staging folder have a replaced content, which is found, too.
         """
         self.forget()
         self.begin(SyncPlan(files=plan.files, removes=plan.removes, replaced=plan.replaced), old)

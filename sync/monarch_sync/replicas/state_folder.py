@@ -67,7 +67,8 @@ def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -
     """Remove a folder that a replica has made, with all that is in it. What the system does not let
     us remove stays.
 
-    Raises ``PermissionError`` if it is a link, and if its parent is not the folder ``below``.
+    Raises ``PermissionError`` if the folder is a link, or if its parent is not the folder
+    ``below``.
     """
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or os.path.dirname(folder) != os.fspath(below):
@@ -76,8 +77,9 @@ def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -
 
 
 def _check_parts(folder: Path) -> None:
-    """Raise ``PermissionError`` if the state folder contains a link. A replica makes none; what the
-    link leads to would be changed like its own files."""
+    """Raise ``PermissionError`` if there is a link in the state folder. A replica makes no links;
+    if somebody else did, the replica would change files outside of the folder.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
@@ -112,7 +114,8 @@ def _is_ours(folder: Path) -> bool:
 
 
 class FolderLock:
-    """A lock on a state folder, from when it is made until `release` or the end of the process.
+    """A lock on a state folder. It is taken when this object is made, and kept until `release` is
+    called or the process ends.
 
     Raises ``ReplicaBusy`` if another process has it.
     """

@@ -23,8 +23,11 @@ MIN_LOG_BYTES = 256 << 10
 
 
 class LoggedState(NamedTuple):
-    """The state of a replica, as its log has it. ``boot`` identifies the start of the machine, and
-    the folder, when it was recorded; a manifest from another one is checked first."""
+    """The state of a replica, as its log has it.
+
+    ``boot`` identifies the replica's folder and the start of the machine at the time of the record.
+    If either differs now, the files are compared with the manifest before it is used.
+    """
 
     generation: int = 0
     author: str = ""
@@ -64,7 +67,7 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
         return decode_pairs(self.moves or self.folder_moves)
 
     def apply(self, old: Manifest) -> Manifest:
-        """Return the state that the commit leads to from ``old``."""
+        """Return the state that the commit makes of the state ``old``."""
         changed = map(Entry.from_row, self.changed)
         return old.replace(changed, decode_paths(self.removed), decode_pairs(self.moves))
 
@@ -97,10 +100,10 @@ _decoder: msgspec.msgpack.Decoder[_Record] = msgspec.msgpack.Decoder(_Record)
 
 
 class StateLog:
-    """The log of a replica's state: a file ``current`` with a whole state, and a file with the
-    records since.
+    """The log of a replica's state: a file ``current`` that has a whole state, and a file with
+    records of all later changes.
 
-    A log of less than ``min_bytes`` is not replaced by a new ``current``.
+    If the second file has less than ``min_bytes``, no new ``current`` is written.
     """
 
     def __init__(self, folder: Path, disk: Disk, min_bytes: int = MIN_LOG_BYTES) -> None:

@@ -30,13 +30,16 @@ class States:
             self._recent.popitem(last=False)
 
     def find(self, stage: StageRequest) -> Manifest | None:
-        """Return the state that a stage leads to, if it is one of the recent ones; else None. Also
-        None if the stage moves folders, as its state has to be computed then."""
+        """Return the state that a stage leads to, if it is one of the recent states; else None. It
+        is None also for a stage that moves folders, as its state must be computed.
+        """
         return self._recent.get(stage.digest) if not stage.moves else None
 
 
 def manifest_of(stage: StageRequest, present: Manifest) -> Manifest:
-    """Return the state that a stage leads to from the present one. Raises ``BadManifest``."""
+    """Return the state that a stage makes of the replica's ``present`` state. Raises
+    ``BadManifest``.
+    """
     if not stage.base:
         manifest = Manifest.from_rows(stage.changed, stage.digest_name)
     else:

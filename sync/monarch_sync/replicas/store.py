@@ -100,8 +100,9 @@ class ContentStore:
         self._sizes[name] = size
 
     def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
-        """Return the patch from the content ``base`` to the content ``digest``, joined from the
-        stored patches; None if these do not lead there in ``_MAX_STEPS`` steps."""
+        """Return the patch from the content ``base`` to the content ``digest``, joined from stored
+        patches. None if no chain of at most ``_MAX_STEPS`` stored patches connects the two.
+        """
         patch: Patch | None = None
         for _ in range(_MAX_STEPS):
             name = f"{digest.hex()}{_PATCH}"

@@ -20,8 +20,11 @@ _Inner = list[tuple[str, "TreeNode | None"]]
 
 
 class _FolderLook(NamedTuple):
-    """The result of a look into a folder: it had the content ``node`` (None: only Python's
-    bytecode) when its status had these times. ``inner`` are its inner folders."""
+    """The result of a look into a folder, with the folder's times at the look.
+
+    ``node`` is the content that it was compared with and found to have; None: nothing but Python's
+    bytecode. ``inner`` are its inner folders.
+    """
 
     mtime_ns: int
     ctime_ns: int
@@ -29,15 +32,16 @@ class _FolderLook(NamedTuple):
     inner: _Inner
 
     def is_of(self, node: TreeNode | None, status: os.stat_result) -> bool:
-        """Return whether the folder, with this status now, still has the content ``node`` that was
-        found."""
+        """Return whether this look still holds: it was made for the content ``node``, and
+        ``status``, the folder's present status, has the same times.
+        """
         times = status.st_mtime_ns, status.st_ctime_ns
         return node is self.node and times == (self.mtime_ns, self.ctime_ns)
 
 
 class WholeFolders:
-    """Checks whether folders may be moved whole. Remembers each check until an entry of the folder
-    comes or goes.
+    """Checks whether folders may be moved whole. The result for a folder is remembered until an
+    entry is added to that folder or removed from it.
 
     ``full`` is a folder on the same file system that is never empty. ``tick_ns``: as in ``Stamps``.
     """
@@ -49,11 +53,11 @@ class WholeFolders:
         self._looks: dict[tuple[int, int], _FolderLook] = {}
 
     def can_move(self, folder: str, old: Manifest) -> bool:
-        """Return whether a folder has exactly the names that the manifest says, and can be renamed,
-        so that it may be moved whole.
+        """Return whether a folder may be moved whole: it can be renamed, and it has exactly the
+        files and folders that ``old`` has in it.
 
-        Its files may have been changed by other programs: the changes move along, as Python's
-        bytecode does.
+        The contents of its files are not compared. What other programs have written into them moves
+        along, and so does Python's bytecode.
         """
         return self.is_free(folder) and self.holds(folder, old.folder(folder))
 
@@ -95,8 +99,12 @@ class WholeFolders:
     def _folders_in(
         self, path: str, node: TreeNode | None, status: os.stat_result
     ) -> _Inner | None:
-        """Return the inner folders of a folder that has exactly the names of ``node`` (None: of
-        Python's bytecode); None if it has other names."""
+        """Look into a folder, and return its inner folders if it has exactly the names of ``node``;
+        else None.
+
+        If ``node`` is None, the folder must have nothing but Python's bytecode. ``status`` is the
+        folder's status, which is remembered with the result.
+        """
         if not stat.S_ISDIR(status.st_mode):
             return None
         looked_ns = time.time_ns()

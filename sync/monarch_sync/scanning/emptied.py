@@ -25,8 +25,9 @@ def bare_folders(workspace: Workspace, manifest: Manifest) -> list[Folder]:
 
 
 def refuse_emptied(workspace: Workspace, bare: Iterable[Folder], host_manifest: Manifest) -> None:
-    """Raise `WorkspaceEmptied` for the first of these folders that the host has files of.
-    ``host_manifest`` is the host's manifest."""
+    """Raise `WorkspaceEmptied` if the host has files of one of the folders ``bare``.
+    ``host_manifest`` is the host's manifest.
+    """
     for folder in bare:
         num_files = sum(1 for _ in _files_of(folder, workspace, host_manifest))
         if num_files:
@@ -34,8 +35,9 @@ def refuse_emptied(workspace: Workspace, bare: Iterable[Folder], host_manifest: 
 
 
 def _files_of(folder: Folder, workspace: Workspace, manifest: Manifest) -> Iterator[str]:
-    """Yield the files that a manifest has of one folder of the workspace, without those of other
-    folders that land inside it."""
+    """Yield the files of one folder of the workspace that a manifest has. Files of another folder
+    that lands inside this folder are left out.
+    """
     inside = [
         other.remote
         for other in workspace.folders

@@ -29,7 +29,9 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Rule(NamedTuple):
-    """A line of an ignore file, or a pattern that is not from a file; ``line`` is 0 then."""
+    """An ignore rule. ``file`` is the ignore file; for a pattern that is in no file, it is the name
+    of the pattern's source, and ``line`` is 0.
+    """
 
     file: str
     line: int
@@ -150,7 +152,9 @@ def _lands(remote: str) -> str:
 
 
 def _fault(remote: str, local: Path) -> str:
-    """Return why a scan would report a readable path as a problem; "" if it would not."""
+    """Return why a scan would report this path as a problem although it can be read; "" if it would
+    not.
+    """
     if fault := path_fault(remote):
         return fault
     status = os.lstat(local)
@@ -162,7 +166,7 @@ def _fault(remote: str, local: Path) -> str:
 
 
 def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
-    """Return why a file cannot be read, or a folder not be listed; "" if it can."""
+    """Return why a file cannot be read, or why a folder cannot be listed; "" if it can."""
     faults: list[OSError] = []
     local = folder.local / relative
     try:
@@ -181,12 +185,16 @@ def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
 
 
 def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:
-    """Return the first of the patterns that alone leaves the path out; "" if none does."""
+    """Return the first of ``patterns`` that would leave the path out if it were the only pattern;
+    "" if none would.
+    """
     return next((pattern for pattern in patterns if _matches(pattern, relative, is_dir)), "")
 
 
 def _deciding(folder: Path, relative: str) -> Rule | None:
-    """Return the rule in a file that decides about a path; None if no rule matches it."""
+    """Return the rule of an ignore file by which a path is left out or kept; None if no rule
+    matches the path.
+    """
     is_dir = (folder / relative).is_dir() and not (folder / relative).is_symlink()
     for base, shown_name, file in _rule_files(folder, relative):
         try:
@@ -204,8 +212,9 @@ def _deciding(folder: Path, relative: str) -> Rule | None:
 
 
 def _matches(pattern: str, inner: str, is_dir: bool) -> bool:
-    """Return whether one pattern, in the folder that ``inner`` is relative to, leaves the path
-    out."""
+    """Return whether ``pattern`` leaves out the path ``inner``, which is relative to the folder
+    that the pattern applies to.
+    """
     rules = rules_of(os.fsencode(pattern))
     return rules is not None and rules.verdict(os.path.basename(inner), inner, is_dir) is True
 

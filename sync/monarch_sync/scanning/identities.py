@@ -54,8 +54,9 @@ class InnerFolders:
         self._old_disks, self._disks = self._disks, {}
 
     def check(self, path: str, local: str, disk: int) -> None:
-        """Raise ``OSError`` if a folder, which is on ``disk`` now, is empty and was on another disk
-        before."""
+        """Note that a folder is on ``disk`` now. Raise ``OSError`` if the folder is empty and was
+        on another disk at the last check, because then it was probably unmounted.
+        """
         old_disk = self._disks.get(path) or self._old_disks.get(path, disk)
         self._disks[path] = old_disk
         if disk != old_disk:

@@ -29,7 +29,7 @@ class LeftOut:
         return [*self._problems.values(), *self._unreadable.values()]
 
     def has_inside(self, path: str) -> bool:
-        """Return whether a path is left out, or may have a path inside it that is."""
+        """Return whether ``path`` is left out, or a path inside it may be left out."""
         return any(path in paths for paths in (self._problems, self._unreadable, self._parents))
 
     def clear(self) -> None:

@@ -20,10 +20,10 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Looking:
-    """Looks at the disk for one scanner, and remembers what it has read from one scan to the next.
+    """Looks at the disk for one scanner. What it reads is remembered for the next scan.
 
-    ``last_entry`` returns the entry that the last scan found at a path. ``tracked`` has, by folder,
-    the files that git tracks though rules leave them out.
+    ``last_entry`` returns the entry that the last scan found at a path, or None. ``tracked`` has,
+    by folder, the files that git tracks although ignore rules leave them out.
     """
 
     def __init__(
@@ -54,9 +54,11 @@ class Looking:
         self, folder: Folder, relative: str, entries: dict[str, Entry],
         status: os.stat_result | None = None,
     ) -> Entry | None:  # fmt: skip
-        """Look at a path and add its entry to ``entries``, if it can be synced; return the entry.
-        Returns None if the path has an entry already, is gone, or cannot be synced; the reason for
-        the last is noted."""
+        """Look at a path; if it can be synced, add its entry to ``entries`` and return it.
+
+        Returns None if the path has an entry already, is gone, or cannot be synced. If it cannot be
+        synced, the reason is noted in ``left_out``.
+        """
         path = folder.remote_of(relative)
         if path in entries:
             return None
@@ -113,16 +115,19 @@ class Looking:
             self.left_out.note_untracked(folder.remote, error)
 
     def tracked_in(self, folder: Folder, relative: str = "") -> list[str]:
-        """Return the paths in a folder that git tracks though rules leave them out, with the
-        folders above them; some may be listed as well."""
+        """Return the paths in a folder that git tracks although rules leave them out, with the
+        folders above them. Among these folders may be folders that no rule leaves out.
+        """
         tracked = self.tracked.get(folder)
         return tracked.there(relative) if tracked is not None else []
 
 
 def drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
-    """Remove the entries in a folder that has itself no entry, as it was deleted or replaced during
-    the scan. The next scan finds what is at its path. ``above``: the folder that contains all
-    entries."""
+    """Remove each entry whose folder has no entry. Such a folder was deleted or replaced during the
+    scan; the next scan finds what is at its path.
+
+    ``above``: the folder that contains all ``entries``; it needs no entry.
+    """
     folders = {path for path, entry in entries.items() if entry.is_dir}
     missing = {parent_of(path) for path in entries} - folders - {above}
     lost = tuple(f"{path}/" for path in missing)

@@ -86,8 +86,9 @@ def read_file(
 
 
 def _mapped_copy(fd: int, size: int, folder: str | None) -> memoryview:
-    """Return a mapping of a nameless copy. ``folder``: where the copy lies; None: with the
-    temporary files."""
+    """Copy an open file, of ``size`` bytes, into a file without a name, and return a mapping of the
+    copy. ``folder``: where the copy lies; None: with the temporary files.
+    """
     with _nameless(folder) as copy:
         if not _share_blocks(fd, copy.fileno()):
             if size > shutil.disk_usage(copy.fileno()).free * _MAX_SHARE_OF_ROOM:

@@ -42,8 +42,9 @@ class Reading(NamedTuple):
     local: str
 
     def is_still(self, status: os.stat_result) -> bool:
-        """Return whether a file with this status certainly has the same content as when it was
-        read."""
+        """Return whether the file certainly still has the content that was read. ``status`` is its
+        present status.
+        """
         size, mtime_ns, ctime_ns, _, read_ns, _ = self
         return (
             mtime_ns == status.st_mtime_ns
@@ -82,8 +83,9 @@ class Readings:
         self._stale.clear()
 
     def stale_names(self) -> set[str]:
-        """Return the names of files with several names that were found changed, and forget them, so
-        that each is returned once."""
+        """Return the paths of files with several names (hard links) whose content a reading found
+        changed. Each is returned by one call only.
+        """
         stale, self._stale = self._stale, set()
         return stale
 
@@ -112,11 +114,11 @@ class Readings:
         return bool(self._names)
 
     def same_files(self, paths: set[str]) -> set[str] | None:
-        """Return the other names of the files at ``paths``, and all names of the files that may
-        change without an event.
+        """Return the other names of the files at ``paths`` (hard links), and all names of files
+        that may change without an event.
 
-        Returns None if that is not known, because a file got another name and no longer has the
-        name that it was read by.
+        Returns None if not all other names are known: a file has got a second name, and was moved
+        from the path at which it was read.
         """
         keys: set[_Key] = set()
         for local in paths:
@@ -147,7 +149,7 @@ class Readings:
 
 
 def _moves_with(paths: set[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a path is in ``paths``, or inside a path that is."""
+    """Return a function that tells whether a path is one of ``paths`` or inside one of them."""
 
     def moves(path: str) -> bool:
         while path:
@@ -196,8 +198,9 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
 
 
 def _filled(fd: int, status: os.stat_result) -> os.stat_result:
-    """Wait while a file is empty and a program has it open to write, at most until a deadline;
-    return its status."""
+    """Wait while a file is empty and a program has it open to write, for ``_EMPTY_SECONDS`` at
+    most; return its status after that.
+    """
     deadline = time.monotonic() + _EMPTY_SECONDS
     while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
         time.sleep(_STEP_SECONDS)

@@ -36,8 +36,11 @@ class Scan(NamedTuple):
         return not any(problem.is_unreadable for problem in self.problems)
 
     def over(self, base: Manifest) -> Scan:
-        """Return this scan with the entries of ``base``, a host's manifest, at paths that could not
-        be read. Without them, a push would delete these paths on the host."""
+        """Return this scan with the entries of ``base`` at paths that could not be read. ``base``
+        is a host's manifest.
+
+        Without these entries, a push would delete the paths on the host.
+        """
         return self if self.is_whole else Scan(*filled(self.manifest, self.problems, base))
 
 
@@ -55,9 +58,12 @@ class Scanner:
         self._hidden: set[str] = set()
 
     def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:
-        """Scan all folders. ``follow`` is called with each entry that is found, folders before
-        content; some may be gone by the end. Raises ``WorkspaceMissing`` for a folder that does not
-        exist, or that an empty folder on another disk has replaced since the last scan."""
+        """Scan all folders.
+
+        ``follow`` is called with each entry that is found, folders before content; some entries may
+        be gone when the scan ends. Raises ``WorkspaceMissing`` for a folder that does not exist. It
+        is also raised for an empty folder that is on another disk than at the last scan.
+        """
         progress().step = "scan"
         self._hidden.clear()
         self._looking.begin()
@@ -179,11 +185,11 @@ class Scanner:
         return manifest, missing | {new for _, new in moves}
 
     def _by_parent(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
-        """Return the paths to look at, by parent folder. Each parent is in the manifest and still
-        exists.
+        """Return the paths to look at so that all changes at ``inside`` are seen, by parent folder.
+        Each parent is in the manifest and still exists.
 
-        A change in a folder that is new, gone, replaced, or itself touched is left out: the look at
-        that folder shows it.
+        If a folder above a path is new, gone, replaced or itself in ``inside``, only that folder is
+        in the result, because the look at it covers its content.
         """
         assert self.manifest is not None
         inside = sorted(inside)
@@ -279,8 +285,9 @@ class Scanner:
         return True
 
     def _drop_empty_folders(self, changed: dict[str, Entry], removed: set[str]) -> None:
-        """Remove folders that rules leave out and that are synced only for files that git tracks in
-        them, once the last of these files is gone."""
+        """Remove folders that have no more files and that ignore rules leave out. They were synced
+        only for files in them that git tracks.
+        """
         assert self.manifest is not None
         for path in [path for path in removed if parent_of(path) in self._hidden]:
             for folder in folders_above(path):
@@ -335,13 +342,17 @@ _MODE = 0o755  # of folders above a landing, which the author does not have
 
 
 def add_way(landing: str, entries: dict[str, Entry]) -> None:
-    """Add to ``entries`` those folders above a landing, a manifest path, that have no entry yet."""
+    """Add an entry for each folder above ``landing``, a manifest path at which a workspace folder
+    lands. Folders that have an entry keep it.
+    """
     for folder in folders_above(landing):
         entries.setdefault(folder, Entry(folder, EntryKind.DIR, _MODE))
 
 
 def way_to(landing: str, entries: dict[str, Entry]) -> Iterator[Entry]:
-    """Yield the folders that `add_way` would add, highest first, then the landing's own entry."""
+    """Yield the entries that `add_way` would add, highest folder first, and then the entry of
+    ``landing`` itself. The root, "", has no entry.
+    """
     for folder in reversed(list(folders_above(landing))):
         if folder not in entries:
             yield Entry(folder, EntryKind.DIR, _MODE)

@@ -27,11 +27,11 @@ _RULES = (".gitignore", ".monarchignore")
 def filled(
     manifest: Manifest, problems: Sequence[Problem], base: Manifest
 ) -> tuple[Manifest, list[Problem]]:
-    """Return ``manifest`` with the entries of ``base`` at paths that could not be read, and the
-    problems; ``is_kept`` of each now says whether that was done for its path.
+    """Return ``manifest`` with the entries that ``base`` has at unreadable paths, and the problems.
 
-    No entry of ``manifest`` is replaced, as another folder of the workspace may land inside an
-    unreadable one.
+    In each returned problem, ``is_kept`` says whether ``base`` had an entry for its path. An entry
+    of ``manifest`` is never replaced: another folder of the workspace may land inside an unreadable
+    folder.
     """
     kept: dict[str, Entry] = {}
     marked: list[Problem] = []
@@ -53,7 +53,9 @@ def filled(
 
 
 def listing_fault(error: OSError) -> str:
-    """Return why a folder's content is not known, when `walk` met this error."""
+    """Return a text that says why the content of a folder is not known. ``error`` is what `walk`
+    got for the folder.
+    """
     name, why = os.path.basename(error.filename or ""), error.strerror or error
     return f"its {name} cannot be read: {why}" if name in _RULES else f"cannot be listed: {why}"
 
@@ -67,9 +69,11 @@ def tracking_fault(error: OSError) -> str:
 
 
 def _moved(path: str, manifest: Manifest, base: Manifest, closed: set[str]) -> list[Entry]:
-    """Return the entries that ``base`` has at a path and below it, if a folder above was renamed
-    since: they are found by its old name and get its new one. Empty if there is no certain old
-    name."""
+    """Return the entries of ``base`` for a path that is inside a renamed folder. ``base`` has the
+    folder under its old name; the entries are returned with the new name.
+
+    ``closed`` are all unreadable paths. Empty if the folder's old name is not certain.
+    """
     for above in reversed(list(folders_above(path))):
         if above in base or above not in manifest:
             continue
@@ -85,8 +89,12 @@ def _old_name_of(
     folder: str, inside: str, manifest: Manifest, base: Manifest, closed: set[str]
 ) -> str:
     """Return the name under which ``base`` has a folder that is new in ``manifest``; "" if that is
-    not certain. It is the folder from which most files came; if it has no files, the only folder
-    that has the path ``inside``."""
+    not certain.
+
+    It is the folder of ``base`` that most of the folder's files came from. If the folder has no
+    files, it is the only folder of ``base`` that has the path ``inside``. ``closed`` are all
+    unreadable paths.
+    """
     alike: dict[str, int] = {}
     for entry in base:
         old = entry.path + inside

@@ -22,11 +22,11 @@ _Key = tuple[int, bytes]
 class SyncPlan:
     """The steps from one manifest to another, by manifest path.
 
-    ``folders_moved`` come first: folders that are only renamed, as (old, new), with content that is
-    in none of the other steps. ``removes`` are entries to delete or to replace by another kind,
-    deepest first; ``folders``, ``files`` and ``links`` are made or replaced; of ``modes``, only the
-    permission bits change. ``moved`` has, for new files whose content the old state had, its old
-    path; ``replaced`` the old entry of each file that another replaces.
+    ``folders_moved`` come first: folders that are only renamed, as (old, new); no other step names
+    their content. ``removes`` are entries to delete or to replace by another kind, deepest first.
+    ``folders``, ``files`` and ``links`` are made or replaced; of ``modes``, only the permission
+    bits change. ``moved``: for each new file whose content ``old`` has at another path, that path.
+    ``replaced``: for each file that is replaced, its old entry.
     """
 
     folders_moved: list[tuple[str, str]] = field(default_factory=list)
@@ -59,8 +59,8 @@ def diff(
     """Return the plan that turns ``old`` into ``new``.
 
     ``folders_moved`` are the folders to move whole; None: they are searched for. ``is_here`` tells
-    whether a content is at hand in any case, so that no file of ``old`` with this content is
-    searched for.
+    whether the caller has a content, by its digest; for such a content the plan names no file of
+    ``old`` in ``moved``.
     """
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
@@ -104,8 +104,11 @@ def _depth(entry: Entry) -> int:
 
 
 def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
-    """Return the highest folders of ``old`` that are missing in ``new`` and equal a new folder, as
-    (old, new)."""
+    """Return the renamed folders, as (old path, new path): the first is only in ``old``, the second
+    only in ``new``, and both have the same mode and content.
+
+    Folders inside a returned folder are not returned.
+    """
     if new.lineage and new.lineage.base == old.digest:
         touched = new.lineage.touched.values()
         if not any(before and before.is_dir and after is None for before, after in touched):
@@ -132,8 +135,12 @@ def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
 def _gone_and_new_folders(
     old: Manifest, new: Manifest
 ) -> tuple[dict[_Key, str], list[tuple[str, Child]]]:
-    """Return the path of each folder that only ``old`` has, by mode and content, and the highest of
-    the folders that only ``new`` has."""
+    """Return the path of each folder that only ``old`` has, by mode and content, and the folders
+    that only ``new`` has.
+
+    Old folders without files are left out. Of nested new folders, only the highest is returned, and
+    empty folders are left out.
+    """
     gone: dict[_Key, str] = {}
     fresh: list[tuple[str, Child]] = []
     pending = [("", old.root, new.root)]

@@ -41,8 +41,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One path, and what is there: a file, a folder or a link.
 
     `mode`: permission bits, at most 0o777. `size`: bytes, of a file. `digest`: of a file's content.
-    `target`: of a link. `chunks`: (digest, size) of the pieces of a large file; empty while files
-    travel whole.
+    `target`: of a link. `chunks`: (digest, size) of the pieces of a large file; empty if the file
+    is sent whole.
     """
 
     path: str
@@ -155,7 +155,8 @@ def _is_too_long(path: str) -> bool:
 def target_fault(path: str, target: str, *, depth: int = 0) -> str:
     """Return why a link at `path` may not point to `target`; "" if it may.
 
-    `depth`: how many of the path's folders the link must stay inside (0 = the root only).
+    The link may not lead out of the first `depth` folders of its path. With 0, it may lead to any
+    path inside the root.
     """
     if not target or "\0" in target:
         return "is a link to nothing"

@@ -37,8 +37,11 @@ class _Encoded(msgspec.Struct, array_like=True):
 
 
 class _Lineage(NamedTuple):
-    """From which manifest another was made, by its digest, and which paths were touched for it,
-    each with its entry before and now. The two entries may be equal."""
+    """Which manifest another manifest was made from, by its digest (``base``), and what may differ
+    between them.
+
+    ``touched``: paths with the entry before and the entry now; the two may be equal.
+    """
 
     base: bytes
     touched: dict[str, tuple[Entry | None, Entry | None]]
@@ -202,18 +205,19 @@ class Manifest:
         return manifest
 
     def check(self, base: Manifest | None = None) -> None:
-        """Raise `BadManifest` if a path's folder is missing or is no folder, or if a link leads
-        outside from a folder's new place.
+        """Raise `BadManifest` if the folder of an entry has no entry, or an entry that is no
+        folder. Raise it also if a link of a moved folder leads outside from its new path.
 
-        `base`: a manifest that was checked; only paths that differ from it are looked at.
+        ``base``: a manifest that was checked already; only paths that differ from it are looked at.
         """
         for path, child in self._unsure(base):
             if child is not None:
                 _check(path, child)
 
     def _unsure(self, base: Manifest | None) -> Iterator[tuple[str, Child | None]]:
-        """Yield the paths that ``check`` must look at, each with its child in the tree; None if the
-        path is gone."""
+        """Yield the paths that ``check`` must look at, each with the ``Child`` at it; None if
+        nothing is at the path. ``base`` is as in ``check``.
+        """
         if base is None or not len(base):
             for folder, node in self.root.walk():
                 is_deep = is_too_deep(f"{folder}/x")

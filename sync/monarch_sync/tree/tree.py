@@ -18,11 +18,11 @@ from monarch_sync.tree.entry import Entry
 
 
 class Child(msgspec.Struct, frozen=True, gc=False):
-    """One name in a folder. ``node`` is its content, if it is a folder that is not empty; else
-    None.
+    """One name in a folder. ``node`` is the content of a folder that is not empty; None for
+    anything else.
 
-    If there is a node, but ``entry`` is None or no folder, the manifest is invalid. ``fold`` is the
-    digest of name, entry and node.
+    A name that has a ``node`` must have the ``entry`` of a folder; otherwise the manifest is
+    invalid. ``fold`` is the digest of name, entry and node.
     """
 
     entry: Entry | None
@@ -84,8 +84,9 @@ def join(folder: str, name: str) -> str:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Return (folder, name) of a path. An absolute path, which is invalid, has a name with a
-    slash."""
+    """Return (folder, name) of a path; the folder is "" for a path without a slash. For "/name",
+    which is no valid path, it is ("", "/name").
+    """
     folder, _, name = path.rpartition("/")
     return (folder, name) if folder else ("", path)
 
@@ -119,7 +120,8 @@ def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None,
 
 
 def paths_of(root: TreeNode, digests: Iterable[bytes]) -> dict[bytes, str]:
-    """Return a path for each of these contents that a file in the tree has."""
+    """Return, for each of these contents that the tree has, the path of one file with the
+    content."""
     wanted = set(digests)
     paths: dict[bytes, str] = {}
     if not wanted:

@@ -51,8 +51,9 @@ def build(entries: Iterable[Entry]) -> TreeNode:
 def _add_folder(
     folders: dict[str, dict[str, Entry | None]], folder: str
 ) -> dict[str, Entry | None]:
-    """Add a folder without an entry, and those above it that are missing; return the names in the
-    new folder, which is empty."""
+    """Add to ``folders`` an empty folder, and those folders above it that are missing. Return the
+    names in the new folder: an empty dict, which the caller fills.
+    """
     names = folders[folder] = {}
     while folder:
         folder, name = split(folder)
@@ -127,7 +128,9 @@ class Editor:
         return old_child is None
 
     def _open(self, folder: str) -> TreeNode:
-        """Return the node of a folder as a copy that may be changed, made once for each folder."""
+        """Return the node of a folder as a copy, which may be changed. The first call for a folder
+        makes the copy; later calls return it again.
+        """
         missing = []
         at = folder
         while at not in self._nodes:
@@ -155,7 +158,9 @@ class Editor:
         return self._nodes[""]
 
     def _count(self, folder: str) -> None:
-        """Correct a folder's numbers and digest for the children that were changed."""
+        """Bring a folder's counts and digests up to date after some of its children were changed.
+        Children that have become empty and have no entry are removed.
+        """
         node, touched = self._nodes[folder], self._touched[folder]
         old_folds, new_folds = [], []
         for name, old_child in touched.items():
@@ -181,7 +186,9 @@ class Editor:
 
 
 def _add_counts(node: TreeNode, child: Child, sign: int) -> None:
-    """Add what a child counts to the numbers of its folder; with -1, subtract it."""
+    """Add a child to the numbers of its folder's ``node``: the child itself, and the entries in it.
+    With ``sign`` -1, subtract it.
+    """
     if child.entry is not None:
         node.num_entries += sign
         node.num_files += sign * (child.entry.kind is _FILE)

@@ -39,9 +39,11 @@ class CannotWatch(Exception):
 
 
 class Cover:
-    """Watches one folder of a workspace, and the folders inside that belong to the workspace, with
-    watches in ``watched``. Raises ``OSError``, and ``CannotWatch`` if the file system does not
-    report every change."""
+    """Watches one folder of a workspace, and those folders in it that belong to the workspace. The
+    watches are kept in ``watched``.
+
+    Raises ``OSError``, and ``CannotWatch`` if the file system does not report every change.
+    """
 
     def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:
         self.root = str(folder.local)
@@ -71,8 +73,9 @@ class Cover:
 
     @property
     def is_open_now(self) -> bool:
-        """Whether a folder that could not be listed before can be opened now. No event may report
-        that."""
+        """Whether a folder that could not be listed before can be opened now. There may be no event
+        for such a change.
+        """
         return any(map(self._is_open, self._closed))
 
     def begin(self) -> None:
@@ -102,8 +105,9 @@ class Cover:
                     pass
 
     def is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, under its new name
-        as under its old."""
+        """Return whether the ignore rules give the same results for a renamed folder and its
+        content under the old name as under the new. False if that is uncertain.
+        """
         tracked = self._tracked
         if tracked is not None and (tracked.below(old) or tracked.below(new)):
             return False  # Some of its folders may not be watched.
@@ -113,8 +117,9 @@ class Cover:
         return judges_alike(self._folder.local, self._patterns, old, new, uses_git=uses_git)
 
     def _cover(self, below: str) -> None:
-        """Watch the folder ``below`` and the folders inside it. List them again until a listing
-        finds no new one."""
+        """Watch the folder ``below`` and the folders inside it. They are listed again and again
+        until a listing finds no new folder.
+        """
         while True:
             began_ns = time.time_ns() - _TICK_NS
             youngest_ns, is_new = 0, False

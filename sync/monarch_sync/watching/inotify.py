@@ -86,8 +86,9 @@ class Inotify:
         self._libc.inotify_rm_watch(self._fd, number)
 
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
-        """Wait until there are events; return whether there are. A byte in ``waker`` ends it
-        early."""
+        """Wait until there are events, for ``seconds`` at most; return whether there are any. A
+        byte that arrives at the descriptor ``waker`` ends the wait early.
+        """
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         if waker >= 0:

@@ -24,8 +24,8 @@ from monarch_sync.workspace import Workspace
 
 
 class LiveWatch:
-    """Watches from the moment it is made: later changes are not missed, or `catch_up` returns
-    False.
+    """Watches a workspace from the moment when this object is made. If a change after that may have
+    been missed, `catch_up` returns False.
 
     Touched paths gather in ``folders.touched``. Raises ``WorkspaceMissing``, and ``CannotWatch``.
     """
@@ -60,8 +60,9 @@ class LiveWatch:
             os.close(cookie)
 
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
-        """Wait until there are events; return whether there are. A byte in ``waker`` ends it
-        early."""
+        """Wait until there are events, for ``seconds`` at most; return whether there are any. A
+        byte that arrives at the descriptor ``waker`` ends the wait early.
+        """
         return self._queue.wait(seconds, waker)
 
     def read(self) -> None:
@@ -82,11 +83,10 @@ class LiveWatch:
             return False
 
     def is_sound(self) -> bool:
-        """Watch new folders; return whether looking at the touched paths is enough to see all
-        changes.
+        """Watch new folders; return whether all changes are seen by looking at the touched paths.
 
-        It is not enough if events were lost, rules have changed, a folder was replaced, or a folder
-        can be opened that could not be before.
+        That is not so if events were lost, if rules have changed, if a folder was replaced, or if a
+        folder can be opened now that could not be opened before.
         """
         folders = self.folders
         try:
@@ -128,8 +128,9 @@ class LiveWatch:
                     cover.take_in(parent[at:], [path[at:] for path in paths])
 
     def _is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, under its new name
-        as under its old."""
+        """Return whether the ignore rules give the same results for a renamed folder and its
+        content under the old name as under the new. False if that is uncertain.
+        """
         return all(
             cover.is_plain(old[len(cover.root) + 1 :], new[len(cover.root) + 1 :])
             for cover in self._covers

@@ -23,8 +23,9 @@ _Stamp = tuple[int, int, int] | None
 
 
 class _OuterFolder:
-    """A folder at or above a workspace folder. ``names`` are those of some rule files, and
-    ``.git``, that exist in it."""
+    """A folder at or above a workspace folder. ``names``: which of the names that matter (rule
+    files and ``.git``) exist in it, as of the last look.
+    """
 
     def __init__(self, folder: str, names: Sequence[str], tick_ns: int) -> None:
         self.folder = folder
@@ -35,7 +36,9 @@ class _OuterFolder:
         self._status: tuple[int, int, int, int] | None = None
 
     def look(self) -> None:
-        """Find out which of the names exist, if the folder has changed since the last look."""
+        """Find out which of the folder's names (rule files and ``.git``) exist now. Nothing is done
+        if the folder has not changed since the last look.
+        """
         looked_ns = time.time_ns()
         try:
             stat_result = os.stat(self.folder)
@@ -59,10 +62,11 @@ class _OuterFolder:
 
 
 class OuterRules:
-    """The rules from outside of one workspace folder, as they were at the last look.
+    """The ignore rules that apply to one workspace folder but are outside of it, as they were at
+    the last look.
 
-    A folder whose last change was less than ``tick_ns`` before the look is looked into again, as
-    its next change may get the same time.
+    If a folder's last change was less than ``tick_ns`` before the look, the folder is looked into
+    again, because its next change may get the same time.
     """
 
     def __init__(self, folder: Path, patterns: Sequence[str], tick_ns: int = _TICK_NS) -> None:
@@ -113,7 +117,7 @@ class OuterRules:
         )
 
     def _read_index(self) -> frozenset[str] | None:
-        """Return the paths that git tracks; None if they are not known."""
+        """Return the paths that git tracks; None if it cannot be found out which these are."""
         try:
             return tracked_paths(self._git_dir) if self._git_dir else frozenset()
         except OSError:
@@ -124,8 +128,9 @@ class OuterRules:
             level.look()
 
     def _find_git_dir(self) -> tuple[str, str]:
-        """Return (folder, git directory) of the repository that contains the workspace folder, from
-        what the last look saw; ("", "") if there is none."""
+        """Return (folder, git directory) of the repository that contains the workspace folder; ("",
+        "") if there is none. The folders are those seen by the last look.
+        """
         for level in self._folders:
             if _DOT_GIT in level.names and (git_dir := git_dir_of(level.folder)) is not None:
                 return level.folder, git_dir

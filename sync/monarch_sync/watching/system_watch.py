@@ -69,15 +69,19 @@ class SystemWatch:
                 next_audit = started + max(self._audit_seconds, _AUDIT_SHARE * cost)
 
     def _is_ours(self, change: Change, path: str) -> bool:
-        """Return whether a path may belong to the workspace. False if a name in it, below the
-        workspace's folder, is one for which ``is_never_taken`` is true; no other rules are
-        asked."""
+        """Return whether a changed path may belong to the workspace. It does not if
+        ``is_never_taken`` holds for a name in it below the workspace's folder; ignore rules are not
+        consulted.
+        """
         root = max((r for r in self._roots if path.startswith(f"{r}/")), key=len, default=path)
         return not any(map(is_never_taken, path[len(root) :].split("/")))
 
     def _is_another(self, changes: set[tuple[Change, str]]) -> bool:
-        """Return whether a folder of the workspace was deleted or replaced. The deletion counts by
-        itself, because a new folder may have the inode number of the old one."""
+        """Return whether a folder of the workspace was deleted or replaced.
+
+        It is enough that ``changes`` has its deletion. A new folder may have the inode number of
+        the old folder, so a comparison of these could miss it.
+        """
         deleted = {path for change, path in changes if change is Change.deleted}
         return not deleted.isdisjoint(self._roots) or self._identities() != self._first_identities
 

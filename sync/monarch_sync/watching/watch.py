@@ -66,14 +66,14 @@ class Watcher:
     a look at everything.
 
     The first set is empty, because files may have changed before the watch began, unless `changes`
-    was called before. When a watched folder is deleted, an empty set reports it, and another one
-    when the folder is back. The iteration ends when ``close`` is called. Raises
-    ``WorkspaceMissing`` if a folder does not exist when the watcher is made, ``WatchEnded`` if one
-    stays away for ``gone_seconds``.
+    was called before. When a watched folder is deleted, an empty set reports that, and another
+    empty set follows when the folder is back. The iteration ends when ``close`` is called. Raises
+    ``WorkspaceMissing`` if a folder does not exist when the watcher is made, and ``WatchEnded`` if
+    a folder stays away for ``gone_seconds``.
 
-    Where there are no events (``polls_because``), everything is looked at every ``poll_seconds``,
-    and less often if a look takes long; where the system may lose events silently, every
-    ``audit_seconds``.
+    If the system gives no events (``polls_because`` says why), the watcher asks for a look at
+    everything every ``poll_seconds``, and less often if a look takes long. If the system may lose
+    events silently, it asks for that every ``audit_seconds``.
     """
 
     def __init__(
@@ -255,8 +255,10 @@ class Watcher:
                 return
 
     def _in_burst(self, touched: set[str]) -> frozenset[str]:
-        """Return the touched paths, together with those of the last burst if it ended only just
-        before: a slow writer pauses and goes on."""
+        """Return the touched paths, together with the paths of the last burst if that burst has
+        only just ended: a slow writer pauses and goes on. Only for counting; the paths of a very
+        large burst are not all returned.
+        """
         burst, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)
@@ -264,7 +266,9 @@ class Watcher:
         return burst if len(burst) >= _MOST_COUNTED else burst | touched
 
     def _told(self) -> Iterator[set[Path]]:
-        """Yield the paths that the system's notifications report; poll if these fail."""
+        """Yield the paths that the system reports as changed. If the system cannot report changes,
+        poll instead.
+        """
         # Few systems need it, and it takes a while to load.
         from monarch_sync.watching.system_watch import SystemWatch
 
@@ -278,8 +282,9 @@ class Watcher:
                 yield from self._looks()
 
     def _looks(self) -> Iterator[set[Path]]:
-        """Yield an empty set, for a look at everything, again and again. The pause between two is
-        longer if the caller's look takes longer."""
+        """Yield empty sets again and again; each asks the caller to look at everything. If the
+        caller's look takes long, the pause before the next set is longer.
+        """
         pause = self._poll_seconds
         while not self._is_closed.wait(pause) and self._are_all_there():
             self._git.wait()
@@ -291,8 +296,9 @@ class Watcher:
         return all(folder.local.is_dir() for folder in self._workspace.folders)
 
     def _start_when_there(self) -> None:
-        """Make new watches as soon as all folders exist. Raises ``WatchEnded`` if one stays away
-        too long; returns without watches when the watcher is closed."""
+        """Make new watches as soon as all folders exist; return without watches if the watcher is
+        closed. Raises ``WatchEnded`` if a folder stays away for ``gone_seconds``.
+        """
         deadline = time.monotonic() + self._gone_seconds
         while not self._is_closed.is_set():
             try:

@@ -107,8 +107,10 @@ class WatchedFolders:
         return {f"{above}/{name}" for above, name in paths if above is not None}
 
     def take(self, events: list[InotifyEvent], now: float) -> None:
-        """Take in events, in their order, at the time ``now``. They must be all that wait: a folder
-        that has left and has not arrived by then was moved out of the workspace."""
+        """Take in ``events``, in their order, at the time ``now``. They must be all events that the
+        queue has: a folder that left its parent, and arrived nowhere within these events, counts as
+        moved out of the workspace.
+        """
         for event in events:
             leaving = self._leaving
             self._take(event, now)
@@ -190,7 +192,8 @@ class WatchedFolders:
             self._fresh.add((parent, name))
 
     def _note_move(self, old: str, new: str) -> None:
-        """Record that a folder was only renamed, unless other touched paths make that uncertain.
+        """Record that a folder was only renamed. It is not recorded if other touched paths, at or
+        above the old or the new path, make that uncertain.
 
         The folder and all in it are watched, so every other change in it has an event of its own.
         """
@@ -205,9 +208,11 @@ class WatchedFolders:
         self.moves.append((old, new))
 
     def _end_moves(self, path: str) -> None:
-        """Forget all noted moves if ``path``, a folder that appears or vanishes, is the new place
-        of a moved folder or above one. Every touched folder is looked at then, also the moved
-        ones."""
+        """Forget all noted moves if ``path``, where a folder has appeared or vanished, is the new
+        path of a moved folder or above one.
+
+        All touched folders are then looked at, the moved folders too.
+        """
         for _, new in self.moves:
             if new == path or new.startswith(f"{path}/"):
                 self.moves.clear()

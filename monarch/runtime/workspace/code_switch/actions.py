@@ -67,7 +67,8 @@ class SwitchUnderWay(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Actions:
-    """Carries out effects one after the other, in the order in which they came.
+    """Carries out the effects of the switch's state machine one after the other, in the order in
+    which they came.
 
     Work that takes time is done on the thread that waits for the order, or on a new thread. Its
     outcome is an event, which is passed to ``feed`` from any thread. ``tell`` is called with a text
@@ -125,7 +126,7 @@ class Actions:
             self.tell(self.switch, self.fencing.busy(), effect.seconds)
 
     def members_on(self, hosts: Sequence[Uid]) -> list[Uid]:
-        """Return the procs on ``hosts`` that switch with this process."""
+        """Return the procs on ``hosts`` that take part in this process's switch."""
         members = self._members() if hosts else []
         return [uid for uid in members if self._procs[uid].host_uid in hosts]
 
@@ -133,7 +134,7 @@ class Actions:
         """Report the actors that the switch has waited for, and for how many ``seconds``.
 
         The root shows them to the user. The process that ordered the switch gets them as a message.
-        An actor with the same seconds is reported only once.
+        An actor that was already reported with the same number of seconds is left out.
         """
         # The process that asked may be a proc of ours, which would report the same to us again.
         untold = [actor for actor in busy if (actor, seconds) not in switch.reported]
@@ -266,7 +267,9 @@ class Actions:
         token: int,
         order: SwitchOrder,
     ) -> None:
-        """Handle a proc's answer to an order of the switch, or the end of the proc."""
+        """Handle a proc's answer to an order of the switch. If the proc has ended, handle that as
+        its answer.
+        """
         response = answer.value
         outcome = ReloadOutcome()
         if response.is_down and order is SwitchOrder.PREPARE and has_ended_itself(response.error):
@@ -299,8 +302,8 @@ class Actions:
         self._feed(event)
 
     def _why_not_again(self, uid: Uid) -> list[RefusedFile]:
-        """Return a refusal for each actor of a proc that cannot be made again, because its
-        arguments were not kept.
+        """Return a refusal for each mesh whose actors on the proc ``uid`` cannot be made again: the
+        arguments of these actors were not kept.
         """
         return [
             RefusedFile(
@@ -351,10 +354,11 @@ class Actions:
 def _replace_procs(
     node: Node, procs: Sequence[ProcAddress], codes: tuple[HostCode, ...]
 ) -> list[str]:
-    """Have the hosts of ``procs`` end these procs and start new ones in their places.
+    """Have the hosts of ``procs`` end these procs and start new procs with the same uids.
 
-    Returns texts about problems when the new procs are up. A proc that is not up within two minutes
-    is not waited for. ``codes`` are the states of hosts, if they run different code.
+    Returns texts about problems, when the new procs are up. A proc that is not up within two
+    minutes is not waited for. ``codes`` says which code each host runs, if the hosts run different
+    code.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}
@@ -419,7 +423,9 @@ class BusyActors:
 
 
 def waits_for(generation: int, busy: Sequence[BusyActor], seconds: float) -> str:
-    """Return the actors, by mesh, and the methods that they run, as a text."""
+    """Return a text for people: which actors the switch waits for, by mesh, and which methods they
+    run.
+    """
     ranks: dict[tuple[str, str], list[int]] = {}
     for actor in busy:
         ranks.setdefault((actor.name, actor.method), []).append(actor.rank)

@@ -26,10 +26,10 @@ _MOST_KEPT = 8
 
 
 class Audits:
-    """The audits of the last generations; each is a promise that is set when all procs have
-    answered.
+    """The audits of the last generations. For each there is a promise, which is set when all procs
+    have answered.
 
-    One audit runs at a time: the audit of a newer switch ends the audit in progress, because both
+    One audit runs at a time. The audit of a newer switch ends the audit in progress, because both
     look at the same objects. The end of the process ends it too. ``on_found`` is called with each
     finished audit and its generation.
     """
@@ -46,8 +46,8 @@ class Audits:
         self._node.handle(AuditAsked, self._on_asked)
 
     def begin(self, plan: ReloadPlan, procs: Sequence[ProcAddress]) -> None:
-        """Search this process for old code, and ask ``procs`` to do so, while all continue with the
-        new code.
+        """Begin to search this process for old code, and ask ``procs`` to search themselves. All of
+        them continue with the new code meanwhile.
         """
         promise, ended = self.of(plan.generation), Promise[None]()
         with self._lock:
@@ -70,7 +70,8 @@ class Audits:
     def of(self, generation: int) -> Promise[AuditOutcome]:
         """Return the promise of the audit after the switch to a generation.
 
-        The promise is set to an empty outcome when too many later generations have audits.
+        Only the last few audits are remembered. The promise of an older audit is set to an empty
+        outcome.
         """
         with self._lock:
             promise = self._audits.setdefault(generation, Promise())

@@ -46,8 +46,8 @@ _log = logging.getLogger("monarch.reload")
 class CodeSwitch:
     """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
-    ``on_over`` is called with the plan of each switch that was carried out. The ``asker`` of an
-    order is the process that pushes; "" if it is this one.
+    ``on_over`` is called with the plan of each switch that was carried out. In methods, ``asker``
+    is the process that pushes; "" if this process pushes.
     """
 
     def __init__(
@@ -193,7 +193,9 @@ class CodeSwitch:
         return self.audits.of(generation)
 
     def ask(self, order: Order, asker: Uid, desk: Desk) -> ReloadOutcome:
-        """Have an order carried out, its work at ``desk``, and wait for the outcome."""
+        """Carry out an order and wait for the outcome. The work of the order is done at ``desk``,
+        by the thread that waits there.
+        """
         return self._wait(lambda reply: self._obey_order(order, asker, reply), desk)
 
     def _wait(self, give: Callable[[OpenOrder], None], desk: Desk) -> ReloadOutcome:
@@ -322,8 +324,8 @@ class CodeSwitch:
     def _on_order(self, envelope: Envelope[Order]) -> None:
         """Take an order of our owner, or of an author elsewhere.
 
-        An order to raise a fence is carried out on the thread that receives it. So the fence is
-        raised before any later message of that sender is handled.
+        An order to raise a fence is carried out at once, on the thread that receives messages. So
+        the fence is raised before any later message of the sender is handled.
         """
         order = envelope.message
         asker = "" if order.sender == self.uid else order.sender
@@ -373,8 +375,8 @@ class CodeSwitch:
             self._feed(lambda now: self.machine.held(held_up.attempt, now))
 
     def author_gone(self, uid: Uid) -> None:
-        """Handle the death of the push's author. Prepared code is dropped; an owner that was told
-        to switch continues.
+        """Handle the death of the push's author. Prepared code is dropped, and so are staged files.
+        If this process was told to switch, it goes on with the switch.
         """
         if self.machine.coordinator != uid:
             return
@@ -395,8 +397,11 @@ class CodeSwitch:
         self._feed(event)
 
     def _obey(self, event: Callable[[int, float], Sequence[Effect]], reply: OpenOrder) -> None:
-        """Handle an order, which is answered later. An illegal order, which is late or whose sender
-        may not give it, is dropped, and its sender is told."""
+        """Handle an order, which is answered later.
+
+        ``event`` passes the order to the state machine. If that finds the order illegal, because it
+        is late or its sender may not give it, the order is dropped, and its sender is told so.
+        """
         with self._lock:
             self._last_token += 1
             token, orders = self._last_token, self._actions.orders

@@ -40,9 +40,9 @@ class Fencing:
     def raise_for(
         self, sender: Uid, exempt: Callable[[], Collection[Uid]], reached: Callable[[], None]
     ) -> None:
-        """Raise the fence, which holds back all later messages of ``sender``.
+        """Raise the fence, which holds back all messages of ``sender`` that come after this call.
 
-        ``reached`` is called when all actors have come to the fence. It does not wait for the
+        ``reached`` is called when all actors of this process are at the fence, apart from the
         actors whose uids ``exempt`` returns.
         """
         self._agent.spawn_gate.on_held = self._hold
@@ -51,23 +51,27 @@ class Fencing:
             self._number = self._agent.fences.raise_for(sender, reached, exempt)
 
     def keep(self, procs: Iterable[Uid]) -> None:
-        """Keep messages that are sent to these procs for the new procs that will replace them."""
+        """Hold back messages to these procs from now on. They are for the new procs that will
+        replace these procs.
+        """
         for uid in procs:
             self._agent.kept_spawns.hold(uid)
             self._kept.add(uid)
 
     def release(self, procs: Iterable[Uid] | None = None) -> None:
-        """Send the messages to these procs that were kept back, because the procs are not replaced
-        after all.
+        """Send the messages that were held back for the replacements of these procs to the procs
+        themselves, because they are not replaced after all.
 
-        ``None``: the messages to all procs.
+        ``None``: the messages for all procs.
         """
         for uid in self._kept if procs is None else self._kept.intersection(procs):
             self._agent.kept_spawns.release(uid)
         self._kept = set() if procs is None else self._kept.difference(procs)
 
     def lift(self) -> None:
-        """Lift the fence: all continue as before it, and a process that reaches it later passes."""
+        """Lift the fence: all actors continue as if it had not been raised, and an actor that
+        reaches it later passes.
+        """
         self.release()
         self._agent.fences.give_up(self._number)
         self._let_spawn()
@@ -84,8 +88,8 @@ class Fencing:
         self._let_spawn()
 
     def forget_kept(self) -> None:
-        """Forget which procs are replaced, as the switch is done. The messages kept for the new
-        procs stay.
+        """Forget which procs are replaced, as the switch is done. Messages that are held back for
+        the new procs are not dropped.
         """
         self._kept = set()
 
@@ -103,9 +107,8 @@ class Fencing:
         ]
 
     def look(self) -> None:
-        """Check whether messages wait behind an actor of this process that has reached the fence.
-
-        If so, report that the fence delays their senders.
+        """If messages wait behind an actor of this process that has reached the fence, report that
+        the fence delays their senders.
         """
         if self._agent.fences.holds_up_any():
             self._hold()

@@ -37,7 +37,8 @@ class HostWait:
     ) -> str:
         """Wait for ``answer``; return "" when it has arrived, else why the push stopped waiting.
 
-        The answer may still be an error. ``num_bytes`` and ``num_files`` lengthen the time to wait.
+        The answer may be an error, which is not looked at here. ``num_bytes`` and ``num_files``
+        lengthen the time to wait.
         """
         silence = settings().host_answer_seconds
         if answer.wait(silence):
@@ -131,8 +132,8 @@ class HostFiles:
     def show(self) -> Vote:
         """Have the hosts show the staged files, and show the files here; return the vote.
 
-        It is ``NO`` if the files here cannot be shown, or if a host fails that may not be left
-        behind.
+        The vote is ``NO`` if the files here cannot be shown. It is ``NO`` also if a host fails,
+        unless the push may leave hosts behind.
         """
         self.has_shown = True
         number = self._plan.generation
@@ -159,8 +160,8 @@ class HostFiles:
         return Vote.YES if self._own_files.show() else Vote.NO
 
     def _look(self) -> None:
-        """Ask hosts whose folder another host or the author writes to check that all files have
-        arrived.
+        """Some hosts do not write their folder, because another host or the author writes it. Ask
+        them to check that all files have arrived there.
         """
         plan, folders = self._plan, tuple(self._plan.folders)
         sharing = [self.hosts[host] for host in self._staged.sharing if host in self.hosts]
@@ -217,7 +218,9 @@ class HostFiles:
         return self._node.ask(host, request, data)
 
     def _body(self, host: ProcAddress, answer: Promise[Response[A]], num_files: int) -> A | None:
-        """Return the answer of a host; ``None``, and mark it as failed, if there is none."""
+        """Wait for the answer of a host and return it. If the answer is an error, or does not come,
+        note the host in ``failed`` and return None.
+        """
         if why := self._wait.why_failed(host, answer, 0, num_files):
             self.failed[host.uid] = why
             return None

@@ -37,9 +37,9 @@ class CalledOff(Exception):
 class Leading:
     """Drives one switch to its end, after all have prepared. Blocks.
 
-    ``ask`` has this process and its procs carry out an order; the order's work is done at the given
-    desk. If an exception is raised during the switch, it is kept as ``error``, and the switch is
-    finished all the same.
+    ``ask`` orders this process and its procs to do a step, and returns their outcome; the work is
+    done at the desk that it is given. If an exception is raised during the switch, it is kept as
+    ``error``, and the switch is finished all the same.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Leading:
             progress().step = name
 
     def _go_on(self, effect: Effect) -> Effect | None:
-        """Return the next step after an exception; None if the switch is over.
+        """Return what to do next after an exception; None if the switch is over.
 
-        If the switch is decided, it goes on. Otherwise all processes revert.
+        If the switch is decided, it is carried on. Otherwise all processes revert.
         """
         if not self._machine.is_decided:
             return self._machine.interrupted()

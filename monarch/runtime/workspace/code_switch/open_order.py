@@ -13,7 +13,7 @@ from monarch.wire.message import BusyActor
 
 
 class Desk:
-    """The desk at which the thread that waits for an answer does the order's work."""
+    """A queue of the work of an order. The thread that waits for the order's answer does it."""
 
     def __init__(self) -> None:
         self._items: deque[Callable[[], None] | ReloadOutcome] = deque()
@@ -61,9 +61,12 @@ class Desk:
 
 
 class OpenOrder:
-    """An order that waits for its answer. ``reply`` is called with the answer, ``outcome`` is the
-    result so far. Work that takes time is done at ``desk``, if there is one, else on a thread of
-    its own."""
+    """An order that waits for its answer. ``reply`` is called with the answer; ``outcome`` is the
+    result so far.
+
+    Work that takes time is done at ``desk``. If there is no desk, it is done on a thread of its
+    own.
+    """
 
     def __init__(self, reply: Callable[[ReloadOutcome], None], desk: Desk | None = None) -> None:
         self.outcome = ReloadOutcome()
@@ -97,7 +100,8 @@ class OpenOrder:
         """Send the reply, with the reasons of ``answer`` as texts.
 
         ``label`` names this process, ``author`` the author of the push in progress. ``unheard`` are
-        refusals of procs while no order waited, ``busy`` returns the busy actors.
+        refusals that procs gave when no order waited for their answers. ``busy`` returns the busy
+        actors.
         """
         outcome = self.outcome
         for reason, uid in answer.reasons:
@@ -129,6 +133,8 @@ def in_background(work: Callable[[], None]) -> None:
 
 
 def _by_rank(name: str) -> tuple[int, str]:
-    """Return a key that sorts answers by rank; our own, which has no rank, comes first."""
+    """Return a key that sorts answers by rank. The answer of this process, which has no rank, comes
+    first.
+    """
     last = name.rpartition(" ")[2]
     return (int(last), name) if last.isdecimal() else (-1, name)

@@ -21,7 +21,9 @@ class OwnerLost(MonarchError):
 
 
 class Owner(Protocol):
-    """Takes its processes and its hosts' files to the generation of a push. Calls block."""
+    """The processes of one owner, which a push takes to its generation together with their hosts'
+    files. Calls block.
+    """
 
     @property
     def uid(self) -> Uid: ...
@@ -33,8 +35,8 @@ class Owner(Protocol):
     def switch(
         self, plan: ReloadPlan, own_files: FilesHere
     ) -> tuple[Switched, BaseException | None]:
-        """Halt all processes, change files and code, and let all continue. If one cannot, all go
-        back.
+        """Halt all processes, change files and code, and let all continue. If one of them cannot
+        change, all go back to the old files and code.
 
         Returns the result, and an error that was raised in this process meanwhile (Ctrl-C), or
         None. ``own_files`` are files of the author, for an owner that is the author itself.
@@ -46,46 +48,46 @@ class Owner(Protocol):
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        """Return a promise of the outcome of the audit, which looks for old code that runs after
-        the switch.
-
-        Does not wait for it.
+        """Return a promise of the outcome of the audit after the switch to ``generation``. The
+        audit searches for old code that still runs. This method does not wait for it.
         """
         ...
 
 
 class Purpose(FilesHere):
-    """The purpose of a push: what changes besides the owners' code, and who is notified. This base
-    class changes only code and notifies nobody.
+    """What a push does besides changing the owners' code: what else changes, and who is notified.
+    This base class changes nothing else and notifies nobody.
     """
 
     def prepared(self, outcome: ReloadOutcome) -> SwitchEvent:
-        """Handle that all have prepared.
+        """Called when all owners have prepared.
 
         Returns ``SwitchEvent.ALL``, or ``UNCHANGED`` if there is nothing to switch to.
         """
         return SwitchEvent.ALL
 
     def refused(self, outcome: ReloadOutcome) -> None:
-        """Handle a refusal, after which all go back."""
+        """Called when a party has refused, after which all go back to the state before the push."""
 
     def switched(self, owner: Uid, switched: Switched) -> None:
-        """Handle that an owner has switched, or has gone back."""
+        """Called when an owner has switched, or has gone back to the old code."""
 
     def show_unowned(self) -> Vote:
         """Have hosts on which nothing runs show the new files; return ``NO`` if that failed."""
         return Vote.YES
 
     def undo_unowned(self) -> None:
-        """Have hosts on which nothing runs drop the new files, or restore the files from before the
-        push.
+        """Have hosts on which nothing runs go back to the files from before the push. If they have
+        not shown the new files yet, they only drop them.
         """
 
     def lost(self, owner: Uid) -> None:
-        """Handle the loss of an owner, with its procs: have its hosts restore their files."""
+        """Called when an owner is lost, with its procs: its hosts must restore their files."""
 
     def bring_back(self, owner: Uid) -> None:
-        """Have an owner that has switched go back, because another owner could not switch."""
+        """Have an owner that has switched go back to the old code, because another owner could not
+        switch.
+        """
 
 
 class Proposing:

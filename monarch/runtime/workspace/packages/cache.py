@@ -32,8 +32,8 @@ def used(folder: Path) -> None:
 def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
     """Delete folders of a cache, least recently used first, until it has at most ``max_bytes``.
 
-    Folders named in ``keep`` count and stay. Old unfinished folders, whose process has probably
-    ended, are deleted too.
+    Folders named in ``keep`` are not deleted, but their size counts. Old unfinished folders, whose
+    process has probably ended, are deleted too.
     """
     free = max_bytes
     for folder in sorted(_folders(cache), key=_last_use, reverse=True):

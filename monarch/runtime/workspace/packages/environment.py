@@ -53,8 +53,9 @@ class EnvironmentFailed(MonarchError):
 
 
 class HostPython(NamedTuple):
-    """The Python of a host: a tag as `python_tag` makes it, its packages by normalized name, and
-    the platforms whose wheels it takes. ``is_here``: it is this program itself.
+    """The Python of a host: its ``tag``, as ``python_tag`` returns it, its packages by normalized
+    name, and the platforms whose wheels it takes. ``is_here``: this program itself runs in that
+    Python.
     """
 
     host: str
@@ -89,7 +90,9 @@ def build(
 
 
 def _options(alike: Sequence[HostPython]) -> list[str]:
-    """Return options for pip to find wheels for these hosts, which have one kind of Python."""
+    """Return options with which pip finds wheels for ``alike``, hosts that have the same kind of
+    Python.
+    """
     host = alike[0]
     if host.tag == python_tag():
         return []

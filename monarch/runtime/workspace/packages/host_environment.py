@@ -44,8 +44,12 @@ _MAX_CACHE_BYTES = 4 * 2**30
 
 
 def import_place(root: str, state: str, folder: str) -> str:
-    """Return the folder to import from, for a folder of a workspace that landed below ``root``;
-    ``state`` is the replica's state folder."""
+    """Return the folder from which procs import, for a ``folder`` of the workspace on this host.
+    ``root`` is the replica's folder, ``state`` its state folder.
+
+    It is the folder itself, below ``root``. For the folder of wheels, it is the place in ``state``
+    into which they are unpacked.
+    """
     if folder == FOLDER:
         return os.path.join(state, _PLACE)
     return os.path.join(root, folder) if folder else root
@@ -56,7 +60,9 @@ class UnfitEnvironment(MonarchError):
 
 
 class _Index(msgspec.Struct):
-    """The sources of an environment, and its files with their checksums."""
+    """The list of an unpacked environment: a ``digest`` of its sources, the ``tag`` of its Python,
+    and its files with their checksums.
+    """
 
     digest: str
     tag: str
@@ -76,10 +82,12 @@ class HostEnvironment:
         self._index = _read_index(self._folder)
 
     def stage(self, files: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-        """Prepare the environment of a staged state; ``files`` are as in ``Staged``.
+        """Prepare the environment of a staged state; ``files`` are the files that the state
+        changes, as in ``Staged``.
 
-        Returns each file that will change, as (its path below the state folder, the path of its new
-        content, which is "" for a file that will be deleted). Raises ``UnfitEnvironment``.
+        Returns each file of the environment that will change, as (its path below the state folder,
+        the path of its new content). The second path is "" for a file that will be deleted. Raises
+        ``UnfitEnvironment``.
         """
         below = f"{FOLDER}/"
         landings = {from_wire(path): from_wire(landing) for path, landing in files}
@@ -127,8 +135,9 @@ class HostEnvironment:
             ours.remove_folder(folder, os.path.dirname(self._folder), name=rf"{_PLACE}\.\w+")
 
     def why_unfit(self) -> str:
-        """Return why this Python cannot use the packages that another host has put here; "" if it
-        can."""
+        """Return why this Python cannot use the packages in the folder, which another host may have
+        put there; "" if it can, or if there are none.
+        """
         index = _read_index(self._folder)
         if index is None or index.tag == python_tag():
             return ""
@@ -181,8 +190,9 @@ def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
 def _put(
     digest: str, wheels: list[Wheel], find: Callable[[str], str], target: str, max_cache_bytes: int
 ) -> None:
-    """Make the folder ``target`` with all these wheels unpacked, unless another agent of this cache
-    has made it."""
+    """Make the folder ``target``, and unpack all ``wheels`` into it. Nothing is done if another
+    agent that uses the same cache has made the folder.
+    """
     cache = cache_folder() / "unpacked"
     cache.mkdir(parents=True, exist_ok=True)
     while True:

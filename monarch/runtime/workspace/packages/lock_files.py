@@ -25,9 +25,9 @@ _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.(txt|in)")
 class Needs(NamedTuple):
     """The packages that a workspace needs, as ``arguments`` for pip.
 
-    ``files`` list the packages, and ``digest`` changes if what they list does. ``constraints`` are
-    the packages of a `uv.lock`, each with its exact version or its path. ``sources`` are the
-    folders of source code among these packages, by name.
+    ``files`` are the files that list the packages; ``digest`` changes if the packages in these
+    files change. ``constraints`` are the packages of a `uv.lock`, each with its exact version or
+    its path. ``sources`` are the folders of source code among these packages, by name.
     """
 
     files: tuple[str, ...]
@@ -41,8 +41,9 @@ class Needs(NamedTuple):
 
 
 class _Locked(NamedTuple):
-    """A package, as an argument for pip. ``source``: the folder of its source code, if it is
-    one."""
+    """A package that a `uv.lock` pins. ``requirement`` is the argument for pip. ``source``: the
+    local folder of its source code; None if the package comes from elsewhere.
+    """
 
     name: str
     requirement: str
@@ -50,10 +51,11 @@ class _Locked(NamedTuple):
 
 
 def needs_of(workspace: Workspace) -> Needs:
-    """Return the packages that a workspace needs; empty without a file that lists any.
+    """Return the packages that a workspace needs; empty if no file lists any.
 
-    For each folder they are read from its `uv.lock` and the `pyproject.toml` beside it. Without a
-    lock file they are from its `requirements*.txt`, else from its `pyproject.toml`.
+    For each folder of the workspace, they are read from its `uv.lock` and the `pyproject.toml`
+    beside it. In a folder without a lock file, they are read from its `requirements*.txt`, or from
+    its `pyproject.toml` if there is none.
     """
     files: list[str] = []
     arguments: list[str] = []
@@ -91,7 +93,9 @@ def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[_Locked]
 
 
 def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
-    """Yield the packages that a `uv.lock` pins, except those with several versions."""
+    """Yield the packages that a `uv.lock` pins. A package for which it has several versions is left
+    out.
+    """
     by_name: dict[str, set[_Locked]] = {}
     for package in lock.get("package", ()):
         pinned = _settled(package, folder)
@@ -103,7 +107,9 @@ def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
 
 
 def _settled(package: dict[str, Any], folder: Path) -> _Locked | None:
-    """Return one package of a `uv.lock`; None for the project that the lock file belongs to."""
+    """Return one package of a `uv.lock`. None for the project that the lock file belongs to, and
+    for a package without a version.
+    """
     name, source = package["name"], package.get("source", {})
     inner = source.get("subdirectory", "")
     source_folder = None

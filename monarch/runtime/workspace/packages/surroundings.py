@@ -105,7 +105,11 @@ class Surroundings:
                 )
 
     def changes(self) -> list[str]:
-        """Return which lock files ask for packages other than those the hosts have."""
+        """Return texts about lock files that ask for other packages than the hosts have; empty if
+        the hosts have what they ask for, or never got packages.
+
+        A text also says if the packages that were pushed are gone from this machine.
+        """
         needs = needs_of(self._workspace)
         environment = self._noted.environment
         if environment and not os.path.isdir(environment):

@@ -65,8 +65,8 @@ def unpack(wheel: str, target: str) -> dict[str, int]:
     """Unpack the importable files of a wheel into a folder, read-only; return their checksums by
     path.
 
-    Its scripts are left out: they name the Python of another machine. Raises ``BadWheel``,
-    ``OSError``.
+    The wheel's scripts are left out, because they name the Python of another machine. Raises
+    ``BadWheel``, ``OSError``.
     """
     written: dict[str, int] = {}
     try:

@@ -39,8 +39,8 @@ class Author:
         node.peer_down.on_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
-        """Count on from ``generation``, if another author's pushes have made it higher than our
-        own.
+        """If another author's pushes have brought the hosts to ``generation``, and ours is lower,
+        give the next push the number after it. The hosts are then asked for their states again.
         """
         if generation > self._memory.generation:
             # The other author has changed the hosts, and they are to be asked again.
@@ -60,7 +60,8 @@ class Author:
         return self._memory.host_names.get(host.uid, host.uid)
 
     def has(self, digest: str) -> bool:
-        """Return whether this state is the last that we have pushed."""
+        """Return whether the state with this digest is the state that this author has pushed
+        last."""
         last = self._memory.last
         return last is not None and last.digest.hex() == digest
 
@@ -86,14 +87,13 @@ class Author:
     ) -> SyncReport:
         """Push the workspace to ``hosts``, and its code to the processes of ``owners``.
 
-        ``owners`` are by default the clients that the hosts name. With ``touched``, only these
-        paths may have changed since the last push. Without it the watcher is asked, and if it is
-        not certain, all files are looked at. ``local_roots`` are folders here that get the
-        workspace, too.
+        ``owners`` None: the clients that the hosts name. With ``touched``, only these paths may
+        have changed since the last push. Without it the watcher is asked, and if it is not certain,
+        all files are looked at. ``local_roots`` are folders here that get the workspace, too.
 
-        A refusal, or a lost or hanging host, becomes one of the report's ``errors``. But with
-        ``best_effort`` a lost or hanging host is left behind, and named in the report, and a
-        ``silent`` host (reasons by uid) is not even asked. Raises ``WorkspaceMissing``,
+        A refusal, or a lost or hanging host, becomes one of the report's ``errors``. With
+        ``best_effort``, a lost or hanging host is left behind instead, and named in the report;
+        ``silent`` hosts (reasons by uid) are then not even asked. Raises ``WorkspaceMissing``,
         ``WorkspaceEmptied`` without ``allow_empty``, and ``MonarchError`` for a lost owner.
         """
         with self._lock:
@@ -122,8 +122,8 @@ class Author:
             return report
 
     def _bring_back(self, attempt: WorkspacePush, hosts: Sequence[ProcAddress]) -> None:
-        """Push their earlier code to the owners that have switched, because another owner could not
-        switch.
+        """Undo the push for the owners that have switched, because another owner could not switch:
+        push the state from before the push to them and their hosts.
         """
         memory, report = self._memory, attempt.report
         for owner in [owner for owner in attempt.owners if owner.uid in attempt.ahead]:
@@ -155,7 +155,9 @@ class Author:
             self._lock.release()
 
     def close(self) -> None:
-        """Release the watches for good, unless a push is in progress that does not finish soon."""
+        """Release the watches for good. If a push is in progress and does not finish soon, they are
+        not released.
+        """
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             self.watcher.close()
             self._lock.release()

@@ -23,7 +23,8 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class FirstLook:
-    """The first scan in one attempt of a push, which sends contents to new ``hosts`` meanwhile.
+    """The first scan in one attempt of a push. During the scan, contents are sent to ``hosts``,
+    which nothing was pushed to yet.
 
     If the push fails afterwards, these hosts drop what they got. ``hosts`` is empty if there are so
     many new hosts that they should pass the contents on to each other after the scan.
@@ -48,9 +49,8 @@ class FirstLook:
         self._views = {host.uid: views[host.uid] for host in self.hosts}
 
     def scan(self) -> Scan:
-        """Scan all files, and send contents to the new hosts meanwhile.
-
-        A host that cannot take them is added to the failed hosts.
+        """Scan all files. Contents that are found are sent to the new hosts meanwhile; a host that
+        cannot take them is added to the failed hosts.
         """
         scanner, views = self._memory.scanner, self._views
         if not self.hosts:

@@ -22,7 +22,9 @@ _PIECE_BYTES = 8 << 20
 
 
 class HeldState(msgspec.Struct, frozen=True):
-    """A generation on some hosts; ``missing`` are contents that none of them has."""
+    """A generation that some hosts remember. ``missing``: the digests of its contents that none of
+    these hosts has.
+    """
 
     generation: int
     manifest: Manifest
@@ -30,7 +32,9 @@ class HeldState(msgspec.Struct, frozen=True):
 
 
 class HeldChanges(msgspec.Struct, frozen=True):
-    """The changes that led to a generation, with its ``digest`` and the age of its push."""
+    """The changes between two generations. ``digest`` is that of the later one, and ``age_seconds``
+    says how long ago it was pushed.
+    """
 
     digest: bytes
     age_seconds: float

@@ -23,7 +23,9 @@ from monarch_sync.tree.manifest import Manifest
 
 
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
-    """Return the hosts that write files of their own, the one with the latest generation first."""
+    """Return the hosts that write their folder themselves; the host with the latest generation
+    comes first.
+    """
     views, sharing = memory.views, memory.sharing
     own_folder = sharing.here()
     writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, own_folder)]
@@ -33,9 +35,9 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
-    """Yield the states of these hosts, each distinct state once.
+    """Yield the states of these hosts. If several hosts have the same state, it is yielded once.
 
-    Hosts that have none, or that do not answer, are left out.
+    Hosts that have no state, or that do not answer, are left out.
     """
     digests = set()
     for host in writing_hosts(memory, addresses):
@@ -60,8 +62,11 @@ def check_emptied(
     addresses: Sequence[ProcAddress],
     local_replicas: LocalReplicas,
 ) -> None:
-    """Raise ``WorkspaceEmptied`` if a folder is empty, was empty whenever this process looked, and
-    hosts or the author's own replicas have files of it."""
+    """Raise ``WorkspaceEmptied`` if a workspace folder seems to have been emptied by mistake.
+
+    That is a folder in which no scan of this process has found a file, while hosts, or the author's
+    own replicas, have files of it.
+    """
     workspace = memory.workspace
     if len(memory.inhabited) == len(workspace.folders):
         return
@@ -76,8 +81,8 @@ def check_emptied(
 def with_unreadable(
     scan: Scan, memory: Memory, in_push: HostsInPush, node: Node, addresses: Sequence[ProcAddress]
 ) -> Scan:
-    """Return the scan with each unreadable file in the state that the host with the latest
-    generation has.
+    """Return the scan with an entry for each unreadable file: the entry that the host with the
+    latest generation has.
 
     So there is one state for all hosts, and a host that lacks such a file gets it from that host.
     If all hosts run the author's own files, each unreadable file keeps the state that was pushed

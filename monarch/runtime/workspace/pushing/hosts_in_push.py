@@ -40,8 +40,8 @@ class Busy(MonarchError):
 class HostInPush(NamedTuple):
     """A host in a push.
 
-    ``push`` is ``None`` if no files are sent to this host. Then the host ``writer`` writes its
-    files or, if that is ``HERE``, its files are the author's own.
+    ``push`` is None if no files are sent to this host. Then ``writer`` is the host that writes its
+    folder, or ``HERE`` if its folder is the author's own.
     """
 
     address: ProcAddress
@@ -114,9 +114,9 @@ class HostsInPush:
         memory.generation = max([memory.generation, *generations])
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
-        """Return the hosts that take part in the push, without those that have failed.
+        """Return the hosts that take part in the push, without hosts that have failed.
 
-        Each is given the manifest to stage, unless the author or another host writes its folder.
+        Each gets a ``Push`` of ``manifest``, unless another host or the author writes its folder.
         """
         memory = self._memory
         generation = memory.generation + 1
@@ -144,8 +144,9 @@ class HostsInPush:
         return pushes
 
     def ask(self, host: ProcAddress, question: Question) -> Message | None:
-        """Return the answer of a host to a question; ``None``, and mark it as failed, if it gives
-        none."""
+        """Ask a host a question and return its answer. If there is no answer, note the host as
+        failed and return None.
+        """
         body = self.body(host, self.node.ask(host, Sync(), encode(question)))
         try:
             return None if body is None else decode(body.reply)
@@ -210,7 +211,8 @@ class HostsInPush:
             raise again
 
     def hear_all(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Ask hosts that had nothing to stage, and so gave no answer, which client they belong to.
+        """Ask hosts which client they belong to. These are hosts that had nothing to stage, and so
+        have not answered in this push.
 
         Raises ``Stale`` if such a host has another state than ``manifest``, because another author
         has pushed.
@@ -232,10 +234,11 @@ class HostsInPush:
     def _send_all(
         self, going: Sequence[tuple[HostInPush, PushMessage]]
     ) -> list[tuple[HostInPush, PushMessage, tuple[Spread, int]]]:
-        """Send each host its message; a large message for many hosts is sent once and passed on.
+        """Send each host its message. If a large message is for many hosts, it is sent once, and
+        they pass it on.
 
-        Returns for each host its message, and the ``Spread`` that sent it with the host's number in
-        it.
+        Returns for each host (host, message, (the ``Spread`` that sent it, the host's number in the
+        ``Spread``)).
         """
         alike: dict[int, list[tuple[HostInPush, PushMessage]]] = {}
         for host, out in going:
@@ -258,13 +261,19 @@ class HostsInPush:
         return asked
 
     def _order(self) -> Sync:
-        """Return the envelope of each message of a push."""
+        """Return the message that carries each step of a push to a host. It names the folders of
+        the workspace and this process.
+        """
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         return Sync(folders, os.getpid())
 
     def _show(self, hosts: Sequence[HostInPush], *, brings_content: bool) -> None:
-        """Report to the push's listener how much will be sent, once hosts have said what they
-        lack."""
+        """Report how many bytes this push sends, and how many hosts have staged it, to the program
+        that follows the push.
+
+        ``brings_content``: the messages of this round have content. The bytes are reported from the
+        first such round on.
+        """
         pushes = [host.push for host in hosts if host.push is not None]
         self._progress.step = "stage"
         if brings_content or self._progress.bytes_to_send:
@@ -274,7 +283,9 @@ class HostsInPush:
     def have_shown(
         self, hosts: Sequence[HostInPush], manifest: Manifest, files: HostFiles | Switched
     ) -> None:
-        """Note which hosts show what they had staged, and which could not."""
+        """Record which hosts show the files that they had staged, and which hosts could not show
+        them.
+        """
         memory, failed = self._memory, files.failed
         for host in hosts:
             uid, reply = host.uid, files.replies.get(host.uid)
@@ -289,8 +300,9 @@ class HostsInPush:
                 memory.sharing.verified[uid] = manifest.digest.hex()
 
     def sharing(self, hosts: Sequence[HostInPush], manifest: Manifest) -> list[HostInPush]:
-        """Return the hosts that have not checked yet a folder that another host or the author
-        writes."""
+        """Return the hosts that do not write their own folder, and have not yet checked that it has
+        this state. Another host or the author writes it.
+        """
         verified, digest = self._memory.sharing.verified, manifest.digest.hex()
         return [
             host
@@ -301,8 +313,8 @@ class HostsInPush:
         ]
 
     def look(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
-        """Ask hosts whose folder another host or the author writes to check that all files have
-        arrived.
+        """Ask the hosts that do not write their own folder to check that all files have arrived
+        there. Another host or the author writes it.
         """
         sharing, looking = self._memory.sharing, self.sharing(hosts, manifest)
         if not looking:
@@ -355,7 +367,11 @@ class HostsInPush:
         num_bytes: int = 0,
         num_files: int = 0,
     ) -> A | None:
-        """Return a host's answer; ``None``, and mark it as failed, if there is none."""
+        """Wait for a host's answer and return it. If there is no answer, or it is an error, note
+        the host as failed and return None.
+
+        ``num_bytes`` and ``num_files`` lengthen the time to wait.
+        """
         if why := self._wait.why_failed(host, answer, num_bytes, num_files):
             self._memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
             self._memory.views.pop(host.uid, None)

@@ -19,9 +19,11 @@ _PUSH = "push the workspace (sync_workspace, or monarch sync), then spawn again"
 
 
 class LateHosts:
-    """Answers hosts on which procs wait for another state of the workspace.
+    """Answers hosts that cannot start procs, because the procs need another state of the workspace
+    than the host has.
 
-    ``authors`` are the authors in this program: only the author that pushed a state can bring it.
+    ``authors`` returns the authors in this program: only the author that pushed a state can push it
+    again.
     """
 
     def __init__(self, agent: ProcAgent, authors: Callable[[], Iterable[Author]]) -> None:
@@ -43,10 +45,11 @@ class LateHosts:
         threading.Thread(target=run, name="monarch-bring", daemon=True).start()
 
     def _bring(self, order: Bring) -> tuple[str, str]:
-        """Bring a host to the wanted state; return a digest and an error.
+        """Bring a host to the wanted state; return (digest, error). The error is "" if that
+        succeeded.
 
-        The digest is "" unless other hosts have turned out to have the host's own state, which then
-        has this digest. The error is "" on success.
+        The digest is "", with one exception: if other hosts of the mesh turn out to have this
+        host's present state, they need no push, and it is the digest of that state.
         """
         name = order.host.urls[0] if order.host.urls else order.host.uid
         has = f"the host {name} has generation {order.generation} of the workspace"

@@ -24,8 +24,9 @@ from monarch_sync.workspace import Folder, Workspace
 class LocalReplicas:
     """The replicas on this host in one push.
 
-    ``roots`` are their folders, without any that contains a folder of the workspace or lies inside
-    one. ``files`` are the files that changed there, ``notes`` are texts for the report.
+    ``roots`` are their folders. A folder that contains a folder of the workspace, or lies inside
+    one, is left out. ``files`` are the files that changed there, ``notes`` are texts for the
+    report.
     """
 
     def __init__(self, workspace: Workspace, roots: Iterable[str]) -> None:

@@ -90,15 +90,20 @@ def plan_of(
 
 
 def _family(machine: str, paths: Sequence[str]) -> str:
-    """Return a name for a workspace, made from its machine and folders, that no other author's
-    has."""
+    """Return a name for a workspace, which is the same for each push of these folders from this
+    machine. No other author's workspace has the same name.
+    """
     text = "\0".join([machine, *paths])
     return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
 
 
 def _seen_from(path: str, folders: Mapping[str, str], root: str) -> str:
-    """Translate a path that the writer of a folder reported for a host that may see the folder
-    elsewhere; ``folders`` maps the writer's folders to the host's."""
+    """Return the path at which a host sees a file that the writer of the folder reported as
+    ``path``.
+
+    ``folders`` maps the writer's folders to the host's folders, as a shared folder may be mounted
+    elsewhere. A path in none of them is relative to ``root``; "" stays "".
+    """
     for theirs, ours in folders.items():
         if theirs and path.startswith(f"{theirs}/"):
             return ours + path[len(theirs) :]
@@ -106,7 +111,9 @@ def _seen_from(path: str, folders: Mapping[str, str], root: str) -> str:
 
 
 def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
-    """Return the changes of files that are in place below ``root``, or that no longer exist."""
+    """Return the changes of files that are already at their final path below ``root``, or no longer
+    exist. ``paths`` says for each file whether it exists.
+    """
     files = [(os.path.join(root, relative), is_there) for relative, is_there in paths.items()]
     return [FileChange(path, path if is_there else "") for path, is_there in files]
 

@@ -62,7 +62,7 @@ class PushWords:
         report.warnings = list(dict.fromkeys(map(self._in_authors_words, outcome.warnings)))
 
     def audit_comes(self, audits: Sequence[Promise[AuditOutcome]]) -> None:
-        """Fill in what still runs old code, when all owners have answered."""
+        """When all ``audits`` are finished, write into the report which old code still runs."""
         report, whole, num_missing = self._report, AuditOutcome(), len(audits)
         lock = threading.Lock()
         done: Promise[None] = Promise()
@@ -87,7 +87,9 @@ class PushWords:
             done.set(None)
 
     def of_host(self, host: HostInPush, local_replicas: LocalReplicas) -> HostReport:
-        """Return the report on a host; on the author's own host, with the replicas there."""
+        """Return the report on a host. If it is the author's own host, the changes in the replicas
+        there are added.
+        """
         push = host.push
         if push is None:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names

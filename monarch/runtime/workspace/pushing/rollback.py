@@ -38,7 +38,7 @@ class _PastScanner(Scanner):
 
 
 class _Landing(Workspace):
-    """A workspace that only says where folders land: the author's own files are not touched."""
+    """A workspace without local files: its folders only say where their files land on hosts."""
 
     def locate(self, remote: str) -> Iterator[Path]:
         return iter(())
@@ -58,9 +58,10 @@ def roll_back(
 ) -> SyncReport:
     """Have all ``hosts``, and the processes there, go back to a generation; blocks.
 
-    Either all of them go back or none does, but ``best_effort`` leaves behind and reports the
-    ``silent`` hosts. ``past`` has the history of the hosts that answer. ``owners`` of the procs are
-    by default the clients that the hosts name. ``names`` are for hosts that have not told theirs.
+    If one of them cannot go back, none does. With ``best_effort``, the ``silent`` hosts (reasons by
+    uid) are left behind instead, and reported. ``past`` has the history of the hosts that answer.
+    ``owners`` own the procs; None: the clients that the hosts name. ``names`` are for hosts that
+    have not told their names.
 
     The restored state becomes the next generation; the author's files do not change. A host that
     lacks contents gets them from another host. Raises ``GenerationUnknown``, ``ContentGone``, and
@@ -87,8 +88,9 @@ def roll_back(
 
 
 def _same_state(states: Iterable[StateReply]) -> Manifest | None:
-    """Return the state that all hosts have, to go back to if a rank cannot switch; None if they
-    differ."""
+    """Return the present state of the hosts if they all have the same state; else None. The hosts
+    go back to it if a rank cannot switch.
+    """
     replies = list(states)
     if not replies or len({reply.digest for reply in replies}) > 1:
         return None

@@ -25,7 +25,7 @@ HERE = "here"
 
 
 class Sharing:
-    """An author's knowledge of its hosts' folders, and of which hosts see the same one."""
+    """What an author knows about the folders of its hosts, and which hosts share a folder."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -49,18 +49,18 @@ class Sharing:
             self._writers[self._ids[uid]] = uid
 
     def here(self) -> str:
-        """Return the id of the workspace's own folder, which `writer_for` compares with those of
-        hosts.
+        """Return the id of the workspace's own folder; `writer_for` compares it with the ids of
+        hosts' folders.
 
-        "" if it has none, or if the workspace is more than that one folder.
+        "" if the folder has no id, or if the workspace is more than one folder.
         """
         folders = self._workspace.folders
         is_one = len(folders) == 1 and not folders[0].remote
         return folder_id(folders[0].local) if is_one else ""
 
     def writer_for(self, uid: Uid, own_folder: str) -> Uid:
-        """Return which host or author writes the folder of a host: another host, ``HERE``, or the
-        host itself ("").
+        """Return who writes the folder of the host ``uid``: another host (its uid), the author
+        (``HERE``), or the host itself ("").
         """
         folder = self._ids.get(uid, "")
         if not folder:
@@ -78,8 +78,8 @@ class Sharing:
         return ""
 
     def changes(self, manifest: Manifest, last: Manifest | None, hosts: Iterable[Uid]) -> bytes:
-        """Return what has changed for ``hosts``, in the form of ``Share``; everything, if a host
-        has not seen the ``last`` state.
+        """Return what has changed for ``hosts`` since the state ``last``, encoded as ``Share``
+        needs it. If a host has not seen that state, everything counts as changed.
         """
         has_last = last is not None and all(
             self.verified.get(uid) == last.digest.hex() for uid in hosts
@@ -97,20 +97,23 @@ class Sharing:
     def share(
         self, node: Node, host: ProcAddress, generation: int, digest: str, changes: bytes
     ) -> Promise[Response[FilesNow]]:
-        """Ask a host, into whose folder another host writes, whether the folder has this state now.
+        """Ask a host whether its folder, into which another host writes, has this state now.
 
         ``changes`` are paths and digests of the changed files, as the method ``changes`` returns
-        them. The answer is the state of the host's files, and an error if it is not the expected
-        one.
+        them. The answer says which state the host's files have. It has an error if this is another
+        state.
         """
         folders = tuple(folder.remote for folder in self._workspace.folders)
         return node.ask(host, Share(generation, digest, folders), changes)
 
 
 def why_nested(workspace: Workspace, root: str, replica_id: str) -> str:
-    """Return why a replica at ``root``, whose id is ``replica_id``, cannot have this workspace
-    because its folders would land inside themselves; else "". Each push would copy the copy into
-    itself again.
+    """Return why a replica at ``root`` cannot have this workspace; "" if it can. It cannot if the
+    replica lies inside a folder of the workspace, so that each push would copy the copy into itself
+    again.
+
+    ``replica_id`` is the id of the replica's folder, by which a folder of another machine is
+    recognized.
     """
     if not replica_id or folder_id(root) != replica_id:
         return ""  # It lies on another machine.

@@ -48,8 +48,9 @@ class Spread:
 
     @staticmethod
     def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress], node: Node) -> bool:
-        """Return whether the message should be passed on from host to host instead of sent to
-        each."""
+        """Return whether a message of this size should be passed on from host to host, because that
+        is faster than to send it to each host from here.
+        """
         config = settings()
         if node.gateway is not None:
             return len(hosts) > 1 and num_bytes >= _CROSSES_ONCE_BYTES
@@ -86,8 +87,8 @@ class Spread:
         return self._node.ask(host, self._order, self._data, self._blobs)
 
     def behind(self, number: int) -> list[int]:
-        """Return the indexes of the hosts that get the message through the host at index
-        ``number``.
+        """Return the indexes of the hosts to which the host at index ``number`` forwards the
+        message, directly or through others.
         """
         start, stop = 0, len(self._hosts)
         degree = self._first
@@ -106,7 +107,9 @@ def is_far(host: ProcAddress) -> bool:
 
 
 def pass_on(node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes]) -> None:
-    """Send a message to the hosts that get it through this one. On the loop."""
+    """Send a message that this host has received to the hosts in ``order.onward``, which get it
+    through this host. On the loop.
+    """
     whole = Payload(data, Borrowed([memoryview(blob) for blob in blobs]))
     parts = branches(0, len(order.onward), order.degree)
     payload = whole.for_many(len(parts))

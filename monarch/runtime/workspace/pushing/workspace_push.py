@@ -190,8 +190,8 @@ class WorkspacePush(Purpose):
         self.owners = [RemoteOwner(self._node, clients[uid]) for uid in sorted(clients)]
 
     def _staged(self, hosts: Sequence[HostInPush], manifest: Manifest) -> StagedFiles:
-        """Return which owner is responsible for which files. One owner of the hosts that share a
-        folder is responsible for all of it.
+        """Return the staged files with the owner that is responsible for each host. If hosts share
+        a folder, one of their owners is responsible for all of these hosts.
         """
         memory, in_push = self._memory, self._in_push
         owners = {owner.uid for owner in self.owners} if self._mode != "off" else set()
@@ -222,8 +222,8 @@ class WorkspacePush(Purpose):
     def _has_news(
         self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]
     ) -> bool:
-        """Return whether files change, or code must change in processes whose files are already
-        new.
+        """Return whether the push changes anything: files on a host, or code in a process. Code may
+        have to change although the files of its host are new already.
         """
         if any(host.is_staged for host in hosts):
             return True
@@ -294,8 +294,12 @@ class WorkspacePush(Purpose):
         return SwitchEvent.UNCHANGED
 
     def _is_new_on(self, host: HostInPush) -> bool:
-        """Return whether a host has not had this state. The author's own files exist before the
-        push: they count as seen unless a live process has imported an older state."""
+        """Return whether this push brings the host a new state.
+
+        If the host runs the author's own files, they were there before the push. The state then
+        counts as new only if it is not the first that this author pushes, or if the author's own
+        process is on that host.
+        """
         last = self._memory.last
         if host.writer != HERE or last == self._scan.manifest:
             return host.is_staged
@@ -376,8 +380,9 @@ class WorkspacePush(Purpose):
             self.report.errors.append(why)
 
     def _count_on(self) -> None:
-        """Give the restored state a new generation number, because hosts had shown the number of
-        the new one."""
+        """Give the restored state a new generation number. The number of the push that failed
+        cannot be used again, because hosts had shown its files under that number.
+        """
         number = self._plan.generation + 1
         self._memory.generation = number
         self.report.was_taken_back = True
