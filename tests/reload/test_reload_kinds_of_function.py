@@ -686,3 +686,35 @@ def test_what_a_suspended_maker_goes_on_to_make_follows_later_edits(project: Pro
     fresh = next(module.make())
     assert (first(), second(), fresh()) == (3, 3, 3)
     assert second.__code__.co_firstlineno == fresh.__code__.co_firstlineno
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_function_that_something_holds_and_that_was_decorated_moves_up(
+    project: Project, kind: str
+) -> None:
+    """Its code calls the new one; made code lies in the file where the function does."""
+    head = "# a comment\n" * 12
+    text = f"""{head}
+import functools
+def decorated(function):
+    @functools.wraps(function)
+    {kind} wrapper():
+        return 1, {"await " if kind != "def" else ""}function()
+    return wrapper
+{kind} f():
+    return 1
+"""
+    module = project.load("moved_up", text)
+    held = module.f
+
+    def result() -> Any:
+        return held() if kind == "def" else asyncio.run(held())
+
+    text = text.replace(f"{kind} f()", f"@decorated\n{kind} f()")
+    project.edit("moved_up", text)
+    assert result() == (1, 1)
+    text = text.replace(head, "")
+    project.edit("moved_up", text)
+    assert result() == (1, 1)
+    project.edit("moved_up", text.replace("return 1\n", "return 2\n"))
+    assert result() == (1, 2)

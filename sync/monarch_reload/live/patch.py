@@ -14,6 +14,7 @@ from typing import Any
 
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.live.settle import rehome
+from monarch_reload.source.codes import moved_code
 from monarch_reload.undo_log import MISSING, Attribute, Cell, Flip, contents_of
 
 _CARRIED = (
@@ -327,8 +328,10 @@ def _forwarding_code(old: CodeType, target: Callable[..., Any]) -> CodeType:
     source = f"def outer():\n {values}\n {body}"
     code = _nested(compile(source, old.co_filename, "exec", dont_inherit=True), "outer")
     code = _nested(code, "forward")
+    # With the code inside it, since later edits may move both up.
+    code = moved_code(code, old.co_firstlineno - code.co_firstlineno)
     constants = tuple(target if constant == _TARGET else constant for constant in code.co_consts)
-    return code.replace(co_consts=constants, co_name=old.co_name, co_firstlineno=old.co_firstlineno)
+    return code.replace(co_consts=constants, co_name=old.co_name)
 
 
 def _nested(code: CodeType, name: str) -> CodeType:
