@@ -24,6 +24,7 @@ import os
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,7 @@ _MAGIC = 0x6D6F6E6372636F70
 _PAGE = mmap.PAGESIZE
 _STRIDE = 64 * 2**20
 _MADV_POPULATE_WRITE = 23
+_MAX_THREADS = 8
 _FEW_BYTES = 256 * 1024  # by how much small state may grow before another memory is made
 
 
@@ -247,13 +249,23 @@ class StateMemory:
         write would end the process by SIGBUS.
         """
         end = min(-(-num_bytes // _PAGE) * _PAGE, self._half_bytes)
-        base = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
-        for start in range(self._backed[half], end, _STRIDE):
+        first = _PAGE + half * self._half_bytes
+        base = self._bytes.data_ptr() + first
+
+        def populate(start: int) -> None:
             size = min(_STRIDE, end - start)
             # By ctypes: other threads run meanwhile.
             if _libc().madvise(base + start, size, _MADV_POPULATE_WRITE):
-                os.posix_fallocate(self._fd, _PAGE + half * self._half_bytes + start, size)
-            self._backed[half] = start + size
+                os.posix_fallocate(self._fd, first + start, size)
+
+        starts = range(self._backed[half], end, _STRIDE)
+        if len(starts) > 1:
+            # The kernel clears less than 2 GB a second in one thread.
+            with ThreadPoolExecutor(_num_threads(), "monarch-populate") as threads:
+                list(threads.map(populate, starts))
+        elif starts:
+            populate(starts[0])
+        self._backed[half] = max(self._backed[half], end)
 
     def _pin(self, half: int) -> None:
         """Register the memory with CUDA, so that it copies there directly. If that fails, copies
@@ -414,6 +426,12 @@ def _aligned(number: int) -> int:
 def _host() -> Any:
     """Return the address of this proc's host agent; ``None`` in the client."""
     return getattr(process.current(), "host", None)
+
+
+def _num_threads() -> int:
+    """Return how many threads may allocate memory: this rank's share of the processors."""
+    num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // num_ranks_here))
 
 
 @functools.cache

@@ -369,9 +369,7 @@ class Trial(Actor):
     def news(self) -> list[str]:
         """Return new messages about copies; each is returned once."""
         if reason := self._memory.why_unpinned:
-            self._tell(
-                f"copies into the host's memory are slow, as it is not pinned: {reason}"
-            )
+            self._tell(f"copies into the host's memory are slow, as it is not pinned: {reason}")
         news, self._news, self._room_news = [*self._news, *self._room_news], [], []
         return news
 
