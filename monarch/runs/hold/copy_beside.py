@@ -217,7 +217,7 @@ class CopyBeside:
         self._has_stepped, self._is_renewed = False, True
 
     def renew(self, held: Sequence[Any]) -> bool:
-        """Reuse this copy for another call, if the state was restored and has not changed since.
+        """Make this copy serve another call, if the state was restored and has not changed since.
 
         ``held`` are the optimizers' current tensors. Returns whether the copy can be reused.
         """
