@@ -9,6 +9,8 @@ matter here.
 
 from __future__ import annotations
 
+import threading
+
 from monarch.wire.address import Uid
 from monarch.wire.message import Call
 
@@ -28,6 +30,8 @@ class RunGate:
         self.why_behind = ""
         self._taken_back = 0
         self._divided_at: list[int] = [0]
+        #: Notified when there is another generation.
+        self._is_other = threading.Condition()
 
     def begin_at(self, generation: int) -> None:
         """Record that all code of this process is of this generation."""
@@ -44,6 +48,14 @@ class RunGate:
             self.code_generation = generation
         if divides:
             self._divided_at = [self._divided_at[-1], generation]
+        with self._is_other:
+            self._is_other.notify_all()
+
+    def wait_beyond(self, generation: int, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for a newer generation than this; return whether it
+        runs."""
+        with self._is_other:
+            return self._is_other.wait_for(lambda: self.generation > generation, timeout)
 
     def take_back(self, generation: int, previous: int) -> None:
         """Go back from ``generation`` to ``previous``.

@@ -180,7 +180,8 @@ class Prepared:
 
     def _stage_changes(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
         running = self._process.sources
-        self._process.history.older_graphs.look()
+        if changed:  # Else no graph can become old, and the search for them takes long.
+            self._process.history.older_graphs.look()
         living = functools.cache(Functions.living)
 
         def look_at(name: str) -> LiveModule:

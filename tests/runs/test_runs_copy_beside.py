@@ -189,6 +189,42 @@ def test_a_quick_copy_is_made_before_the_call_whatever_that_does(trainer: Traine
     assert are_equal(trainer.values(), before)
 
 
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_a_copy_serves_again_while_the_restored_state_has_not_changed(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, is_quick: bool
+) -> None:
+    if not is_quick:
+        monkeypatch.setattr(copy_beside, "QUICK_SECONDS", -1.0)
+    held: list[Any] = []
+
+    def begin(tensors: list[Any]) -> CopyBeside:
+        held[:] = tensors
+        return trainer.begin(tensors)
+
+    put_back = keep(trainer, begin)
+    copy = trainer.copy
+    assert copy is not None
+    copy.wait()
+    assert not copy.renew(held), "nothing was restored"
+    trainer.step()
+    put_back()
+    copy.equals_state()
+    assert copy.renew(held)
+    assert not copy.renew(held[1:]), "it has other tensors"
+    weight = next(trainer.model.parameters())
+    if not is_quick:  # There are sums, which also show what torch does not count.
+        weight.data += 1
+        assert not copy.renew(held)
+        weight.data -= 1
+    with torch.no_grad():
+        weight += 1
+    assert not copy.renew(held)
+    put_back()
+    copy.equals_state()
+    trainer.step()
+    assert not copy.renew(held)
+
+
 def test_another_process_finds_all_of_it_or_what_is_small(
     trainer: Trainer, gate: threading.Event
 ) -> None:

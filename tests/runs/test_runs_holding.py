@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, LiveConfig
 from monarch.runs.hold.hold_report import HoldReport
 from monarch.runs.hold.holding import Holding
+from monarch.runs.hold.run_memory import RunMemory
 from monarch.runs.record.edits import OnEditError
 from monarch.runs.record.record import Record
 from monarch.runs.record.slowness import ASKED, HOLD
@@ -30,6 +30,7 @@ from monarch.runs.recover.recovery import BeginAgain
 from monarch.runtime import process
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.bulletins import post
+from monarch.runtime.run_gate import RunGate
 from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncReport, Workspace
 from tests.recipes.held_run import importable
@@ -605,14 +606,10 @@ def test_who_interrupts_a_hold_is_not_told_of_the_failure_again(
     run.steps(1)
     run.push("def look(total):\n    return totol\n")
 
-    sleep = time.sleep
+    def interrupted(gate: RunGate, generation: int, timeout: float) -> bool:
+        raise KeyboardInterrupt
 
-    def interrupted(seconds: float) -> None:
-        if threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
-        sleep(seconds)
-
-    monkeypatch.setattr("monarch.runs.hold.holding.time.sleep", interrupted)
+    monkeypatch.setattr(RunGate, "wait_beyond", interrupted)
     with pytest.raises(KeyboardInterrupt, match="step 2 was not made again") as caught:
         run.steps(1)
     monkeypatch.undo()
@@ -686,3 +683,65 @@ def test_in_a_script_what_was_asked_for_is_done(
         run.push("def look(total):\n    return totol\n")
         with pytest.raises(RunFailed, match="totol"):
             holding.ask(run.adders.add)
+
+
+class Learner(Actor):
+    def __init__(self) -> None:
+        import torch
+
+        self.weights = torch.zeros(8, requires_grad=True)
+        self.optimizer = torch.optim.Adam([self.weights])
+        self.num_steps = 0
+
+    @endpoint
+    def meet(self, change: float) -> None:
+        if change:
+            self.weights.detach().add_(change)
+
+    @endpoint
+    def learn(self) -> float:
+        import amounts
+
+        self.num_steps += 1
+        self.optimizer.zero_grad()
+        (self.weights - 1).square().sum().backward()
+        self.optimizer.step()
+        amounts.look(self.num_steps)
+        return float(self.weights.detach().sum())
+
+    def __state__(self) -> dict[str, Any]:
+        return {"step": self.num_steps, "weights": self.weights.detach()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", [0.0, 1.0], ids=["prepared", "changed"])
+def test_a_repeated_call_uses_the_copy_that_ranks_were_put_back_from(
+    loop: Callable[[OnEditError], Loop], change: float
+) -> None:
+    run = loop("hold")
+    learners = run.procs.spawn("learner", Learner)
+    memory = RunMemory(RunMemory.new_owner(), this_host(), 2)
+
+    def rejoin() -> None:
+        for part in (0.0, change):
+            learners.meet.call(part).get()
+
+    holding = Holding(run.procs, learners, run.record, rejoin=rejoin, memory=memory)
+    for _ in range(2):
+        holding.ask(learners.learn)
+    run.push("def look(total):\n    return totol\n")
+
+    def mend() -> None:
+        wait_for(run.is_held, 30.0)
+        run.push(GOOD)
+
+    mending = threading.Thread(target=mend)
+    mending.start()
+    learned = holding.ask(learners.learn)
+    mending.join()
+    copies = memory.newest()
+    memory.forget()
+    assert copies is not None
+    # What prepares the repeated call makes no copy; where it has changed weights, the call does.
+    assert (copies.step, copies.whole[0].marks.number) == (2, 1 if change == 0 else 2)
+    assert learned == pytest.approx([8 * (3e-3 + change)] * 2, rel=1e-2)

@@ -736,6 +736,25 @@ def test_recipes_are_followed_where_they_are_installed_too(monkeypatch: pytest.M
     assert is_library("torch.nn")
 
 
+def test_what_pip_installs_into_any_folder_is_a_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "some_library-1.0.dist-info").mkdir()
+    record = tmp_path / "some_library-1.0.dist-info" / "RECORD"
+    record.write_text("some_library/__init__.py,,\nsome_library/part/deep.py,,\nsome_file.py,,\n")
+    files = {
+        "some_library": "some_library/__init__.py",
+        "some_library.part.deep": "some_library/part/deep.py",
+        "some_file": "some_file.py",
+        "some_project": "some_project.py",
+    }
+    for name, file in files.items():
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / file)
+        monkeypatch.setitem(sys.modules, name, module)
+    assert [name for name in files if not is_library(name)] == ["some_project"]
+
+
 class _Rooted:
     def __init__(self, owner: object) -> None:
         self.owner = owner

@@ -74,6 +74,9 @@ del parallel
 parallel = DistributedDataParallel(model, find_unused_parameters=True)
 guard_optimizers()
 found.append(learn())
+del parallel
+parallel = DistributedDataParallel(model)  # A hook notes it: nobody looks for wrappers again.
+found.append(learn())
 print(json.dumps(found))
 """
 
@@ -84,9 +87,10 @@ def test_a_step_that_leaves_parameters_out_fails_before_it_changes_any() -> None
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    usual, left_out, looked_for = json.loads(done.stdout.splitlines()[-1])
+    usual, left_out, looked_for, later = json.loads(done.stdout.splitlines()[-1])
     assert usual == ["", True]
     assert "does not depend on blocks.2.weight, blocks.2.bias" in left_out[0]
     assert "find_unused_parameters=True" in left_out[0]
     assert not left_out[1]
     assert looked_for == ["", True]
+    assert later == left_out

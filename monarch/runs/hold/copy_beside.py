@@ -45,7 +45,7 @@ from monarch.runs.hold.state_memory import (
     CopyInMemory,
     CopyText,
     StateMemory,
-    sum_of_bits,
+    sums_of_bits,
 )
 
 QUICK_SECONDS = 0.03
@@ -106,7 +106,7 @@ class CopyBeside:
         self._done = threading.Event()
         #: Why the copy has failed; set by the thread that copies.
         self._error = ""
-        #: Whether an earlier call was undone, for which the copy was made.
+        #: Whether the state was restored to what the copy has.
         self._is_renewed = False
         #: Events for each GPU, after the work that was queued before the call.
         self._queued: dict[Any, Any] = {}
@@ -128,14 +128,14 @@ class CopyBeside:
             optim: Any = sys.modules["torch.optim.optimizer"]
             _hooks.append(optim.register_optimizer_step_pre_hook(_wait_for_copies))
         _in_progress.add(self)
-        if self.is_quick:
-            self._copy_later()
-            return
         cuda = sys.modules["torch"].cuda
         for device in {self._tensors[number].device for number in self._later}:
             if device.type == "cuda":
                 self._queued[device] = cuda.Event()
                 self._queued[device].record(cuda.current_stream(device))
+        if self.is_quick:
+            self._copy_later()
+            return
         threading.Thread(target=self._copy_later, name="copy-beside", daemon=True).start()
 
     def _copy_later(self) -> None:
@@ -211,20 +211,22 @@ class CopyBeside:
         self.wait()
         self._tensors = []
 
+    def equals_state(self) -> None:
+        """Record that the tensors have the values of the copy: they were restored."""
+        self._versions = {number: _version_of(self._tensors[number]) for number in self.later}
+        self._has_stepped, self._is_renewed = False, True
+
     def renew(self, held: Sequence[Any]) -> bool:
-        """Make this copy serve the next call too, if the restored state still has the tensors of
-        ``later``.
+        """Make this copy serve another call, if the state was restored and has not changed since.
 
         ``held`` are the optimizers' current tensors. Returns whether the copy can be reused.
         """
-        tensors = [self._tensors[number] for number in self.later]
-        if not self._done.is_set() or self._error:
+        if not (self._is_renewed and self._done.is_set()) or self._error:
             return False
+        tensors = [self._tensors[number] for number in self.later]
         if list(map(_layout, tensors)) != list(map(_layout, held)):
             return False
-        self._versions = {number: _version_of(self._tensors[number]) for number in self.later}
-        self._has_stepped, self._is_renewed = False, True
-        return True
+        return not (self._has_stepped or self._has_counted_writes()) and self._has_same_sums()
 
     def spoil(self) -> None:
         """Mark the copy as invalid, so that no process continues from it."""
@@ -251,18 +253,21 @@ class CopyBeside:
         """
         if self._has_stepped or self.is_quick or self._has_counted_writes():
             return False
+        return self._has_same_sums()
+
+    def _has_same_sums(self) -> bool:
+        """Whether the later tensors have the sums of bits that were computed for the copy."""
         sums = self._target.text.sums
-        return all(sum_of_bits(self._tensors[int(n)]) == kept for n, kept in sums.items())
+        return sums_of_bits([self._tensors[int(n)] for n in sums]) == list(sums.values())
 
     def wrong(self) -> str:
         """Return why the state cannot be restored from the copy; "" if it can."""
         self.wait()
         if self.error or self.is_quick or self._is_renewed:
             return self.error
-        for number, kept_sum in self._target.text.sums.items():
-            if sum_of_bits(self._target.tensor(int(number))) != kept_sum:
-                return SPOILT
-        return ""
+        sums = self._target.text.sums
+        copied = [self._target.tensor(int(number)) for number in sums]
+        return "" if sums_of_bits(copied) == list(sums.values()) else SPOILT
 
 
 def begin_copy(
@@ -363,13 +368,13 @@ def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: floa
 
 def _sums_within(seconds: float, tensors: Mapping[int, Any]) -> dict[str, int]:
     """Return the sum of bits of each tensor by number, for as many as ``seconds`` allow."""
-    sums: dict[str, int] = {}
+    summed: dict[str, Any] = {}
     for number, tensor in tensors.items():
         seconds -= tensor.nbytes / _SUMMED_A_SECOND.get(tensor.device.type, 1e9)
         if seconds < 0:
             break
-        sums[str(number)] = sum_of_bits(tensor)
-    return sums
+        summed[str(number)] = tensor
+    return dict(zip(summed, sums_of_bits(list(summed.values())), strict=True))
 
 
 def _version_of(tensor: Any) -> int:

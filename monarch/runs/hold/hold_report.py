@@ -311,7 +311,7 @@ class HoldReport:
         """
         record, look_at = self._record, time.monotonic() + _HOSTS_SECONDS
         with Deaths() as deaths:
-            while process.current().generation <= failure.generation:
+            while not process.current().node.gate.wait_beyond(failure.generation, _LOOK_SECONDS):
                 if record is not None and record.is_stopping:
                     raise HoldStopped if in_place else KeyboardInterrupt
                 for death in deaths.take():
@@ -326,7 +326,6 @@ class HoldReport:
                     # Nobody reports a host on which nothing of ours runs any more.
                     record.repair_hosts(is_loss_known=False)
                     look_at = time.monotonic() + _HOSTS_SECONDS
-                time.sleep(_LOOK_SECONDS)
         self._show(f"trying again, with generation {process.current().generation}")
         return in_place
 

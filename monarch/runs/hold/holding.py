@@ -333,7 +333,7 @@ class Holding:
         if reports:
             is_hang = isinstance(error, RankHangs)
             may_stay = self._rejoin is not None or self._have_all_raised(reports)
-            in_place = may_stay and self._bring_back(is_hang=is_hang) and in_place
+            in_place = may_stay and self._bring_back(activity, is_hang=is_hang) and in_place
             if not may_stay:
                 self._end_ranks()
             if not is_hang:  # By now all ranks report what they raised.
@@ -546,9 +546,11 @@ class Holding:
         trials.cut.call(between_ranks).get(timeout=_ANSWER_SECONDS)
         self._must_rejoin, self._is_compared = True, False
 
-    def _bring_back(self, *, is_hang: bool) -> bool:
-        """Make all ranks return from the call and restore their state; return whether that
-        worked."""
+    def _bring_back(self, activity: str, *, is_hang: bool) -> bool:
+        """Make all ranks return from the call and restore their state; return whether that worked.
+
+        ``activity`` will be repeated.
+        """
         trials = self._trials
         try:
             if self._rejoin is not None and not self._is_alone:
@@ -560,7 +562,7 @@ class Holding:
                 return False
             # After this, calls have ended too that were sent to a rank and had not begun there.
             self._actors.initialized.get(timeout=self.come_back_seconds)
-            restored = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3).values()
+            restored = trials.restore.call(activity).get(timeout=_ANSWER_SECONDS * 3).values()
         except (MonarchError, ActorError, TimeoutError):
             self._end_ranks()
             return False

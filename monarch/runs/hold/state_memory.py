@@ -24,6 +24,7 @@ import os
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,7 @@ _MAGIC = 0x6D6F6E6372636F70
 _PAGE = mmap.PAGESIZE
 _STRIDE = 64 * 2**20
 _MADV_POPULATE_WRITE = 23
+_MAX_THREADS = 8
 _FEW_BYTES = 256 * 1024  # by how much small state may grow before another memory is made
 
 
@@ -107,6 +109,8 @@ class StateMemory:
         self._backed = [0, 0]
         #: How many bytes an earlier process has allocated.
         self._adopted_bytes = 0
+        #: Why CUDA could not register the memory; "" if it was not asked to, or could.
+        self.why_unpinned = ""
         #: The halves that are registered with CUDA.
         self._pinned: list[int] = []
         #: Whether the host agent keeps the memory open.
@@ -245,23 +249,39 @@ class StateMemory:
         write would end the process by SIGBUS.
         """
         end = min(-(-num_bytes // _PAGE) * _PAGE, self._half_bytes)
-        base = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
-        for start in range(self._backed[half], end, _STRIDE):
+        first = _PAGE + half * self._half_bytes
+        base = self._bytes.data_ptr() + first
+
+        def populate(start: int) -> None:
             size = min(_STRIDE, end - start)
             # By ctypes: other threads run meanwhile.
             if _libc().madvise(base + start, size, _MADV_POPULATE_WRITE):
-                os.posix_fallocate(self._fd, _PAGE + half * self._half_bytes + start, size)
-            self._backed[half] = start + size
+                os.posix_fallocate(self._fd, first + start, size)
+
+        starts = range(self._backed[half], end, _STRIDE)
+        if len(starts) > 1:
+            # The kernel clears less than 2 GB a second in one thread.
+            with ThreadPoolExecutor(_num_threads(), "monarch-populate") as threads:
+                list(threads.map(populate, starts))
+        elif starts:
+            populate(starts[0])
+        self._backed[half] = max(self._backed[half], end)
 
     def _pin(self, half: int) -> None:
         """Register the memory with CUDA, so that it copies there directly. If that fails, copies
-        only take longer."""
-        if half in self._pinned:
+        only take longer; ``why_unpinned`` says why."""
+        if half in self._pinned or self.why_unpinned:
             return
         self._back(half, self._half_bytes)
         start = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
-        sys.modules["torch"].cuda.cudart().cudaHostRegister(start, self._half_bytes, 0)
-        self._pinned.append(half)
+        torch: Any = sys.modules["torch"]
+        error = int(torch.cuda.cudart().cudaHostRegister(start, self._half_bytes, 0))
+        if not error:
+            self._pinned.append(half)
+            return
+        self.why_unpinned = f"cudaHostRegister returned {error}"
+        with contextlib.suppress(RuntimeError):  # This thread's next kernel raises the same error.
+            torch.ones(1, device="cuda")
 
     def _unpin(self) -> None:
         for half in self._pinned:
@@ -336,9 +356,9 @@ class CopyPlace:
         data = torch.frombuffer(memory, dtype=torch.uint8)[first : first + text.num_bytes]
         tensors = [tensor_at(data, place) for place in text.places]
         if self.marks.stage == WHOLE:
-            for number, kept_sum in text.sums.items():
-                if sum_of_bits(tensors[int(number)]) != kept_sum:
-                    raise ValueError("the step had written into it before it was copied")
+            summed = [tensors[int(number)] for number in text.sums]
+            if sums_of_bits(summed) != list(text.sums.values()):
+                raise ValueError("the step had written into it before it was copied")
         return unpacked(text.state, tensors)
 
 
@@ -358,19 +378,33 @@ def marks_of(values: Sequence[int]) -> tuple[HalfMarks, HalfMarks]:
     return HalfMarks(*values[2:7]), HalfMarks(*values[7:12])
 
 
-def sum_of_bits(tensor: Any) -> int:
-    """Return the sum of all bits, eight bytes at a time, in the order in which a copy has them."""
+def sums_of_bits(tensors: Sequence[Any]) -> list[int]:
+    """Return the sum of all bits of each tensor, eight bytes at a time, in the order in which a
+    copy has them.
+
+    Waits once for each device.
+    """
     torch: Any = sys.modules["torch"]
+    by_device: dict[Any, list[tuple[int, Any]]] = {}
+    for number, tensor in enumerate(tensors):
+        by_device.setdefault(tensor.device, []).append((number, _sum_of_bits(torch, tensor)))
+    sums = [0] * len(tensors)
+    for numbered in by_device.values():
+        values = torch.stack([value for _, value in numbered]).tolist()
+        for (number, _), value in zip(numbered, values, strict=True):
+            sums[number] = value % (1 << 63)
+    return sums
+
+
+def _sum_of_bits(torch: Any, tensor: Any) -> Any:
     plain = tensor.detach() if is_dense(tensor) else tensor.detach().contiguous()
     flat = plain.as_strided((plain.numel(),), (1,), plain.storage_offset())
-    if not flat.numel():
-        return 0
     data = flat.view(torch.uint8)
     if data.data_ptr() % 8 or data.storage_offset() % 8:
         data = data.clone()
     even = data.numel() // 8 * 8
-    total = data[:even].view(torch.int64).sum() + data[even:].sum(dtype=torch.int64)
-    return int(total) % (1 << 63)
+    total = data[:even].view(torch.int64).sum()
+    return total if even == data.numel() else total + data[even:].sum(dtype=torch.int64)
 
 
 def _half_bytes_of(place: MemoryPlace) -> int:
@@ -392,6 +426,12 @@ def _aligned(number: int) -> int:
 def _host() -> Any:
     """Return the address of this proc's host agent; ``None`` in the client."""
     return getattr(process.current(), "host", None)
+
+
+def _num_threads() -> int:
+    """Return how many threads may allocate memory: this rank's share of the processors."""
+    num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // num_ranks_here))
 
 
 @functools.cache

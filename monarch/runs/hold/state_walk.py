@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import copy
 import datetime
 import decimal
@@ -721,10 +722,32 @@ def is_library(name: str | None) -> bool:
         or file.startswith(OUR_FOLDER)
         or "site-packages" in file
         or "dist-packages" in file
+        or top in _installed_beside(name, file)
     )
     if module is not None:
         _libraries[name] = is_of_library
     return is_of_library
+
+
+def _installed_beside(name: str, file: str) -> frozenset[str]:
+    """Return the packages that pip has installed into the folder from which the module ``name`` was
+    imported: with `pip install --target` that may be any folder.
+    """
+    # A package's own file is one folder deeper than its name says.
+    depth = name.count(".") + os.path.basename(file).startswith("__init__.")
+    for _ in range(depth + 1):
+        file = os.path.dirname(file)
+    return _installed_in(file) if file else frozenset()
+
+
+@functools.cache
+def _installed_in(folder: str) -> frozenset[str]:
+    packages: set[str] = set()
+    for record in pathlib.Path(folder).glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError, ValueError):
+            for line in record.read_text().splitlines():
+                packages.add(line.partition(",")[0].partition("/")[0].removesuffix(".py"))
+    return frozenset(packages)
 
 
 def users_modules() -> list[types.ModuleType]:

@@ -204,8 +204,8 @@ class LaterCopies(Copies):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Plain tensors that the walk has met.
-        self._met: list[Any] = []
+        #: Plain tensors that the walk has met, with their layouts.
+        self._met: list[tuple[Any, Any]] = []
         #: The optimizers' tensors, by layout.
         self._parameters: dict[Any, Any] = {}
         self._moments: dict[Any, Any] = {}
@@ -214,7 +214,7 @@ class LaterCopies(Copies):
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
         if _is_plain(tensor):
-            self._met.append(tensor)
+            self._met.append((tensor, _layout(tensor)))
             return ()
         return super().tensor(tensor)
 
@@ -226,9 +226,13 @@ class LaterCopies(Copies):
 
     def held(self) -> list[Any]:
         """Return the optimizers' tensors among all that were met, parameters first."""
-        met = set(map(_layout, self._met))
+        return list(self._held().values())
+
+    def _held(self) -> dict[Any, Any]:
+        """Return these tensors by layout."""
+        met = {layout for _, layout in self._met}
         of_optimizers = {**self._parameters, **self._moments}
-        return [tensor for layout, tensor in of_optimizers.items() if layout in met]
+        return {layout: of_optimizers[layout] for layout in of_optimizers if layout in met}
 
     def finish(self, copy: CopyBeside | None) -> None:
         """Copy the values of all tensors that ``copy`` does not copy. ``copy`` was begun with the
@@ -236,19 +240,21 @@ class LaterCopies(Copies):
         """
         numbers: dict[Any, int] = {}
         if copy is not None:
-            numbers = dict(zip(map(_layout, self.held()), copy.later, strict=True))
+            numbers = dict(zip(self._held(), copy.later, strict=True))
         met, self._met = self._met, []
         later = []
-        for tensor in met:
-            number = numbers.get(_layout(tensor))
+        for tensor, layout in met:
+            number = numbers.get(layout)
             if number is None:
                 super().tensor(tensor)
             else:
-                later.append((tensor, number))
+                later.append((tensor, number, layout))
         if copy is None or not later:
             return
         torch: Any = sys.modules["torch"]
-        sampled = {number: tensor.detach() for tensor, number in later if not copy.has_sum(number)}
+        sampled = {
+            number: tensor.detach() for tensor, number, _ in later if not copy.has_sum(number)
+        }
         self.is_sampled = any(tensor.numel() > _NUM_SAMPLED for tensor in sampled.values())
         samples = _samples_of(torch, sampled.values())
 
@@ -265,12 +271,14 @@ class LaterCopies(Copies):
                 raise Changed(SPOILT)
 
         self.checks.append(check)
-        for tensor, number in later:
-            self._put_back_from(torch, copy, tensor, number)
+        for tensor, number, layout in later:
+            self._put_back_from(torch, copy, tensor, number, layout)
             if tensor.is_leaf:
                 self._keep_flag_and_gradient(torch, tensor)
 
-    def _put_back_from(self, torch: Any, copy: CopyBeside, tensor: Any, number: int) -> None:
+    def _put_back_from(
+        self, torch: Any, copy: CopyBeside, tensor: Any, number: int, layout: Any
+    ) -> None:
         memory = tensor.detach()
 
         def put_back() -> None:
@@ -278,7 +286,7 @@ class LaterCopies(Copies):
                 copied = copy.tensor(number)
                 if not _same_bits(torch, memory, copied):
                     _write(torch, memory, copied)
-            if _layout(tensor) != _layout(memory) or tensor.dtype != memory.dtype:
+            if _layout(tensor) != layout or tensor.dtype != memory.dtype:
                 tensor.data = memory  # It was given other memory.
 
         self.undos.append(put_back)

@@ -153,8 +153,9 @@ class Trial(Actor):
         self._call_seconds = 0.0
         #: Whether the state was restored since the last call.
         self._is_restored = False
-        #: Whether the state was restored before the current call, so that its copy may serve again.
-        self._was_restored = False
+        #: The endpoint that failed before the state was restored, and will be called again; "" if
+        #: the run does not wait for that.
+        self._repeated = ""
         self._last_call: _Call | None = None
         #: The id of this process in reports.
         self._life = os.urandom(8).hex()
@@ -202,14 +203,18 @@ class Trial(Actor):
         if last is not None and not last.has_failed:
             self._note_good(last)
             self._put_back = None
-            if self._copy is not None and not self._is_shadow:
+            if self._copy is not None and not (self._is_shadow or self._repeated):
                 self._copy.close()
                 self._copy = None
         elif self._is_restored:
             # The copy refers to wrappers of groups that are gone, whose hooks would still run.
             self._put_back = None
             gc.collect()
-        self._was_restored, self._is_restored = self._is_restored, False
+        self._is_restored = False
+        # Calls before the failed one is repeated only prepare it, and change no weights.
+        prepares = bool(self._repeated) and name != self._repeated
+        if not prepares:
+            self._repeated = ""
         start, good = self._good_for(name)
         # Some actors work on another thread than this one.
         thread = getattr(instance, "__thread__", threading.get_ident)()
@@ -217,7 +222,7 @@ class Trial(Actor):
         call = _Call(report, thread)
         # Only code that was loaded since then may leave weights half changed: a push of a log or a
         # data file costs no copy.
-        is_whole = process.current().gate.code_generation > good
+        is_whole = process.current().gate.code_generation > good and not prepares
         is_first = self._watches_first and name not in self._good
         is_kept = self._keeps and (generation > start or is_first)
         begin = functools.partial(self._begin_copy, instance, generation)
@@ -258,9 +263,8 @@ class Trial(Actor):
 
         Returns ``None`` if that is impossible, for example if there is no room.
         """
-        was_restored, self._was_restored = self._was_restored, False
         if self._copy is not None:
-            if was_restored and self._copy.renew(held):
+            if self._copy.renew(held):
                 return self._copy
             self._copy.close()
             self._copy = None
@@ -364,6 +368,8 @@ class Trial(Actor):
     @endpoint
     def news(self) -> list[str]:
         """Return new messages about copies; each is returned once."""
+        if reason := self._memory.why_unpinned:
+            self._tell(f"copies into the host's memory are slow, as it is not pinned: {reason}")
         news, self._news, self._room_news = [*self._news, *self._room_news], [], []
         return news
 
@@ -435,9 +441,11 @@ class Trial(Actor):
                 _raise_in(call.thread, None)
 
     @endpoint
-    def restore(self) -> tuple[str, list[str]]:
+    def restore(self, repeated: str = "") -> tuple[str, list[str]]:
         """Restore the state from before the last call.
 
+        ``repeated`` is the endpoint that the run will call again when there is newer code. Calls of
+        others before it only prepare that: they are watched, and the copy of the state is kept.
         Return why that failed, or "", and descriptions of objects that were neither restored nor
         compared.
         """
@@ -454,6 +462,10 @@ class Trial(Actor):
         except Exception as error:
             return f"{type(error).__name__}: {error}", []
         self._is_restored = True
+        if self._is_whole and self._copy is not None and not self._is_shadow:
+            self._copy.equals_state()
+        if repeated == call.report.method:
+            self._repeated = repeated
         return "", unkept
 
     @endpoint

@@ -18,6 +18,7 @@ from monarch_sync.words import some
 _MISSING = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 _NUM_TOLD = 3
 _wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+_noted: list[object] = []  # the handle of the hook that notes new wrappers
 _guarded: list[object] = []  # the handle of the hook, once it is registered
 
 
@@ -31,7 +32,7 @@ def has_averaged() -> bool:
     """
     _see_wrappers()
     try:
-        for wrapper in list(_wrappers):
+        for wrapper in _complete_wrappers():
             wrapper.reducer._check_reducer_finalized()
     except RuntimeError:
         return False
@@ -39,27 +40,37 @@ def has_averaged() -> bool:
 
 
 def _see_wrappers() -> None:
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    if parallel is not None:
-        # Without isinstance, for which lazy proxies would load their objects.
-        wrappers = objects_of(with_subclasses(parallel.DistributedDataParallel))
-        _wrappers.update(wrapper for wrapper in wrappers if hasattr(wrapper, "reducer"))
+    """Find the wrappers that exist, once: it takes long. A hook notes those that come later."""
+    parallel: Any = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel is None or _noted:
+        return
+    kind = parallel.DistributedDataParallel
+
+    def note(module: Any, name: str, part: object) -> None:
+        if isinstance(module, kind):
+            _wrappers.add(module)
+
+    modules: Any = sys.modules["torch.nn.modules.module"]
+    _noted.append(modules.register_module_module_registration_hook(note))
+    # Without isinstance, for which lazy proxies would load their objects.
+    _wrappers.update(objects_of(with_subclasses(kind)))
+
+
+def _complete_wrappers() -> list[Any]:
+    return [wrapper for wrapper in list(_wrappers) if hasattr(wrapper, "reducer")]
 
 
 def guard_optimizers() -> None:
-    """Make an optimizer's step raise ``GradientsNotAveraged`` while DDP waits for its gradients.
-
-    DDP wrappers that are made later are not seen; call it again.
-    """
+    """Make an optimizer's step raise ``GradientsNotAveraged`` while DDP waits for its gradients."""
     _see_wrappers()
-    if _wrappers and not _guarded:
+    if _noted and not _guarded:
         optimizer = sys.modules["torch.optim.optimizer"]
         _guarded.append(optimizer.register_optimizer_step_pre_hook(_check))
 
 
 def _check(optimizer: Any, args: object, kwargs: object) -> None:
-    groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map
-    for wrapper in list(_wrappers):
+    for wrapper in _complete_wrappers():
+        groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map
         if wrapper.process_group not in groups:
             continue  # It was given up during a step that failed.
         try:

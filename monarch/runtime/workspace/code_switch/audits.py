@@ -30,14 +30,20 @@ class Audits:
     have answered.
 
     One audit runs at a time. The audit of a newer switch ends the audit in progress, because both
-    look at the same objects. The end of the process ends it too. ``on_found`` is called with each
+    look at the same objects. The end of the process ends it too. An audit does not begin while a
+    push or a switch is in progress here, as ``is_busy`` says. ``on_found`` is called with each
     finished audit and its generation.
     """
 
-    def __init__(self, node: Node, reload: LocalReload) -> None:
-        self._node, self._reload = node, reload
+    def __init__(
+        self, node: Node, reload: LocalReload, is_busy: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._node, self._reload, self._is_busy = node, reload, is_busy
         # A proc that trains without a pause gives its audit little time.
         self.answer_seconds = 30.0
+        # A listing of all objects stops the other threads, for a tenth of a second where much is
+        # loaded. So the first calls with new code go ahead of it.
+        self.delay_seconds = 0.5
         self._audits: dict[int, Promise[AuditOutcome]] = {}
         self._lock = threading.Lock()
         self._ended: Promise[None] = Promise()  # of the audit that is under way
@@ -89,7 +95,10 @@ class Audits:
         asked = [self._node.ask(proc, AuditAsked(plan.generation)) for proc in procs]
         outcome = AuditOutcome()
         try:
-            outcome = self._reload.audit(plan, lambda: ended.is_set)
+            while not ended.wait(self.delay_seconds):
+                if not self._is_busy():
+                    outcome = self._reload.audit(plan, lambda: ended.is_set)
+                    break
         except AuditEndedError:
             pass
         except Exception:

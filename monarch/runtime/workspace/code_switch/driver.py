@@ -64,8 +64,9 @@ class CodeSwitch:
         self.fence_seconds = FENCE_SECONDS
         self._agent = agent
         self.node = agent.node
-        self.audits = Audits(agent.node, local_reload)
-
+        self.audits = Audits(
+            agent.node, local_reload, lambda: self._num_at_work > 0 or not self.is_idle
+        )
         #: How many pushes and switches this process runs now.
         self._num_at_work = 0
         #: The plan and the procs to search for old code when that number is 0.
