@@ -171,6 +171,7 @@ def test_new_code_is_compared_by_its_weights_first_then_by_all() -> None:
     trainer.optimizer.step()
     trainer.config = SimpleNamespace(fingerprint_every=10)
     trainer.num_steps, trainer.generation, trainer.are_only_weights_compared = 25, 0, False
+    trainer.world_size = 2
 
     def groups(step: int, generation: int) -> list[str]:
         return list(trainer.to_compare(step, generation))
@@ -195,6 +196,8 @@ def test_new_code_is_compared_by_its_weights_first_then_by_all() -> None:
         trainer.model.bias += 1
     trainer.generation, trainer.are_only_weights_compared = 0, False
     assert trainer.to_compare(11, 6) != before
+    trainer.world_size = 1
+    assert groups(30, 7) == []
 
 
 def test_only_a_comparison_of_all_says_that_ranks_agree() -> None:
