@@ -655,7 +655,7 @@ def _copied(torch: Any, plain: Any) -> Any:
     memory for a large tensor."""
     if plain.layout is not torch.strided:
         return plain.clone()
-    if plain.is_cuda:
+    if plain.is_cuda and plain.nbytes > _SMALL_BYTES:  # The question takes longer than a copy.
         free, _ = torch.cuda.mem_get_info(plain.device)
         if free < ROOM * plain.nbytes:
             return plain.cpu()
