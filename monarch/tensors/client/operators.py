@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,6 +59,12 @@ class OperatorFacts:
         return tensors
 
 
-@functools.cache
+_facts: dict[Any, OperatorFacts] = {}  # by operator
+
+
 def facts_of(func: Any) -> OperatorFacts:
-    return OperatorFacts(func)
+    """Return the facts of an operator, which are computed at the first call."""
+    facts = _facts.get(func)  # No `functools.cache`: torch's compiler warns where it meets one.
+    if facts is None:
+        facts = _facts[func] = OperatorFacts(func)
+    return facts
