@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import html
 import secrets
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ import msgspec
 
 from monarch.core.environment import EnvRow, lines_of, rows_of
 from monarch.errors import SupervisionError
+from monarch.net.machine import user_name
 from monarch.runtime import process
 from monarch.runtime.answers import Response, collect
 from monarch.wire.address import ProcAddress
@@ -81,7 +81,7 @@ def change_environment_of(procs: Sequence[ProcAddress], values: Mapping[str, str
     for name, value in values.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, str)):
             raise TypeError(f"{name!r} takes text, or None to unset it, not {value!r}")
-    failed = _errors_of(_ask(procs, EnvSet(dict(values), getpass.getuser(), ())))
+    failed = _errors_of(_ask(procs, EnvSet(dict(values), user_name(), ())))
     if failed:
         raise SupervisionError("; ".join(f"rank {rank}: {why}" for rank, why in failed.items()))
 

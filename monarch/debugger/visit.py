@@ -6,7 +6,6 @@ user runs on this machine; they are hosts too, and know all held calls of their 
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ import msgspec
 
 from monarch.core.rank_sets import RanksType, in_ranges, is_in, unknown_dims
 from monarch.errors import MonarchError
+from monarch.net.machine import user_name
 from monarch.observe.visit import programs_here
 from monarch.runtime.answers import Response, collect, wait_for
 from monarch.runtime.node import Node
@@ -86,7 +86,7 @@ class Visit:
         #: Held calls whose process has ended, oldest first.
         self.lost: list[LostHold] = []
         #: This console, as others see it: the user and the pid.
-        self.who = f"{_user()}:{os.getpid()}"
+        self.who = f"{user_name()}:{os.getpid()}"
 
     def places(self) -> list[ProcAddress]:
         """Return the processes that know what runs: the hosts, and this user's programs here."""
@@ -201,10 +201,3 @@ class Visit:
             book.expect(address)
             book.peer_up(address)
         return self.node.ask(address, request)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"

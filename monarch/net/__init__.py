@@ -21,6 +21,6 @@ What to open:
     gateway                          a cluster behind one reachable host
     tunnel                           many connections over one stream; the end at the gateway
     resumed_stream                   a stream that outlives its connection
-    machine, identifiers             which machine this is; new uids and job secrets
+    machine, identifiers             which machine and user this is; new uids and job secrets
     rare_log                         rate-limited warnings
 """

@@ -1,9 +1,10 @@
-"""Which machine this process runs on."""
+"""Which machine this process runs on, and for which user."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import getpass
 import hashlib
 import os
 import secrets
@@ -24,6 +25,15 @@ def machine_id() -> str:
     except OSError:
         boot, spaces = _boot_without_linux(), []
     return hashlib.sha256(f"{boot}:{spaces}".encode()).hexdigest()[:16]
+
+
+def user_name() -> str:
+    """Return the name of this process's user; "uid 1000" for a user without a name, as in some
+    containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _boot_without_linux() -> str:

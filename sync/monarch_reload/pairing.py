@@ -190,11 +190,13 @@ def made_by(definition: Statement, module: LiveModule | None) -> Iterator[Functi
 def has_another_heir(
     edit: ModuleEdit, statement: Statement, origin: int | None, left_alone: Collection[int]
 ) -> bool:
-    """Return whether the live object that has the name of ``statement``, a new definition,
-    continues as another definition. That happens with several ``def _`` that a decorator registers.
+    """Return whether a live object must not be changed into the new definition ``statement``,
+    although both have the same name, because another new definition is the object's successor.
 
-    ``origin`` is the index of the old statement that ``statement`` comes from. ``left_alone`` are
-    the indexes of new statements that could have bound the name but did not.
+    That happens with several ``def _`` that a decorator registers. ``origin`` is the index of the
+    old statement that ``statement`` comes from. ``left_alone`` are the indexes of new statements
+    that could have bound the name but did not: an object that one of them made has no other
+    successor.
     """
     last = edit.last_binders.get(statement.name or "")
     if last is None or last == origin:

@@ -10,6 +10,7 @@ import pytest
 
 import monarch.actor
 from monarch.actor import ProcMesh, this_host
+from monarch.net.machine import user_name
 from monarch.runtime import process
 from monarch.wire.message import EnvSet
 from tests.debugger.held_actors import Stepper
@@ -49,6 +50,20 @@ def test_secrets_are_hidden_and_comparable(procs: ProcMesh) -> None:
     report = procs.env("MT_*")
     assert "sesame" not in str(report)
     assert [one.ranks for one in report.rows[0].values] == [(0, 2, 3), (1,)]
+
+
+def test_a_user_without_a_name_sets_variables_too(
+    procs: ProcMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container a user may have a number only."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    procs.set_env({"MT_SEEN": "1"})
+    assert procs.env("MT_SEEN")["MT_SEEN"] == dict.fromkeys(range(4), "1")
+    assert user_name() == f"uid {os.getuid()}"
 
 
 def test_only_text_is_taken(procs: ProcMesh) -> None:

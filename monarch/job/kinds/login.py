@@ -78,7 +78,10 @@ class LoginJob(RemoteJob):
         return "is there a firewall? Other hosts and this machine must reach that port"
 
     def add_mesh(self, name: str, hosts: Sequence[str]) -> None:
-        """Add a mesh; ``hosts`` are the names used for the login. Raises ``ValueError``."""
+        """Add a mesh; ``hosts`` are the names used for the login.
+
+        Raises ``ValueError`` if there are none, if one is listed twice, or if one is no host name.
+        """
         if not hosts:
             raise ValueError(f"mesh {name!r} needs at least one host")
         listed = [host for names in self.names.values() for host in names]

@@ -159,7 +159,10 @@ class RayJob(ScheduledJob):
             options.remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)
 
     def nodes(self) -> list[dict[str, float]]:
-        """Return the resources of each live node of the cluster. Raises ``JobError``."""
+        """Return the resources of each live node of the cluster.
+
+        Raises ``JobError`` if Ray is not installed, or the cluster cannot be reached.
+        """
         return [node["Resources"] for node in self._connect().nodes() if node["Alive"]]
 
     def _connect(self) -> Any:

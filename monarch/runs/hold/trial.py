@@ -102,9 +102,10 @@ class Trial(Actor):
     """The trials of the actor with this uid, in this process.
 
     ``good`` has the generation with which each endpoint succeeded in earlier processes, and under
-    "" the run's first generation. ``keeps`` False: ``restore`` cannot restore anything, and the
-    only copies are those in the host's memory, which outlive this process. ``watches_first``: it
-    can also restore after an endpoint that never succeeded, on code that was never edited.
+    the key "" the run's first generation. Without ``keeps`` the state cannot be restored in this
+    process; copies are still made in the host's memory, from which a new process can continue. With
+    ``watches_first`` the state can also be restored after the first call of an endpoint, on code
+    that was never edited.
     ``memory`` is the owner of the copies in the host's memory (``RunMemory.owner``).
     ``num_ranks_here`` processes of this host make such copies; ``is_told_of_room``: the run has
     reported that there is no room for them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import sys
@@ -11,7 +10,7 @@ from typing import Protocol
 
 from monarch.config import settings
 from monarch.errors import HostBusy, HostUnreachable, MonarchError
-from monarch.net.machine import machine_id
+from monarch.net.machine import machine_id, user_name
 from monarch.runtime.answers import Response
 from monarch.runtime.ends.process_start import parent_of
 from monarch.runtime.node import Node
@@ -174,12 +173,7 @@ def _program() -> str:
 
 def who_am_i() -> str:
     """Return a description of this client that its user recognises."""
-    program = _program()
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{program} (pid {os.getpid()}, user {user})"
+    return f"{_program()} (pid {os.getpid()}, user {user_name()})"
 
 
 class HostWatch:

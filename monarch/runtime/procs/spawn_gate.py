@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 20.0
 class SpawnGate:
     """Lets no spawn run while a push changes files: from its first changed file until its switch.
 
-    A spawn waits for ``patience_seconds`` at most.
+    A spawn waits for at most ``patience_seconds``, and then fails.
     """
 
     def __init__(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:

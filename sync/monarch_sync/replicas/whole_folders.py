@@ -40,10 +40,13 @@ class _FolderLook(NamedTuple):
 
 
 class WholeFolders:
-    """Checks whether folders may be moved whole. The result for a folder is remembered until an
-    entry is added to that folder or removed from it.
+    """Checks whether folders below ``root`` may be moved whole.
 
-    ``full`` is a folder on the same file system that is never empty. ``tick_ns``: as in ``Stamps``.
+    A folder may be if the file system can rename it, and if it contains exactly what the manifest
+    lists. The result is remembered until an entry is added to that folder or removed from it.
+
+    ``full`` is a folder on the same file system that is never empty: a trial rename onto it fails
+    without moving anything. ``tick_ns`` is the resolution of file times, as in ``Stamps``.
     """
 
     def __init__(self, root: str, full: str, tick_ns: int = TICK_NS) -> None:

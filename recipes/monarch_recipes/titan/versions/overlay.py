@@ -97,7 +97,8 @@ def lay_over(source: Any, values: Any) -> None:
 def check_again(source: Any, keys: Collection[str], leave_out: Collection[str] = ()) -> None:
     """Run the checks of an object's dataclasses again, the inner ones first.
 
-    Raises ConfigError, for the first of ``keys`` that the message contains.
+    Raises ConfigError with the message of the check that failed; its key is the first of ``keys``
+    that this message contains, or None. Fields named in ``leave_out`` are not checked.
     """
     for part in _inside(source, leave_out):
         check = getattr(part, "__post_init__", None)
