@@ -88,6 +88,12 @@ def test_one_rank_and_many_fit_a_narrow_page_and_a_wide_one(
         for width in (400, 1600):
             browser.resize(width, 1000)
             assert browser.run("document.documentElement.scrollWidth") <= width
+            # Charts take a new width with the next frame. Until then they don't widen the page.
+            assert width * 3 // 4 == browser.run(
+                "(() => { const main = document.querySelector('main'), style = main.style;"
+                f" style.width = '{width * 3 // 4}px'; const wide = main.scrollWidth;"
+                " style.width = ''; return wide; })()"
+            )
         assert text(browser, "#status") == "training"
         cells = browser.run("document.querySelectorAll('#grid button').length")
         assert cells == num_hosts * per_host
