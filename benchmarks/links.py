@@ -1,6 +1,6 @@
 """The dev loop over slow links, beside rsync: hosts 20 ms away, at 100 Mbit/s each.
 
-    python benchmarks/links.py [--rounds N]     (as root, with sshd and rsync)
+    python benchmarks/links.py [--rounds N] [--milliseconds 20]     (as root, with sshd and rsync)
 
 Three hosts in namespaces of their own (`tests/job/netlab.py`) and a fourth that drives them.
 Prints a line each: the median, and what it is held against. rsync copies the same tree to the three
@@ -24,7 +24,6 @@ sys.path.insert(0, str(ROOT))
 from tests.job.netlab import NetLab  # noqa: E402 (from the checkout)
 
 HOSTS = ("h1", "h2", "h3")
-ROUND_TRIP_SECONDS = 0.02
 BYTES_PER_SECOND = 12.5e6
 TREE_BYTES = 20_000_000
 
@@ -112,7 +111,7 @@ if __name__ == "__main__":
             procs.sync_workspace(Workspace([TREE])).get(timeout=60)
             took.append(time.monotonic() - began)
             assert set(ranks.value.call().get(timeout=60).values()) == {{number}}
-        say("edit", statistics.median(took), min(took))
+        say("edit", statistics.median(took), min(took), sorted(took)[int(len(took) * 0.99)])
     finally:
         job.kill()
     if gateway is None:
@@ -149,16 +148,18 @@ def show(what: str, value: float, limit: float, unit: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--milliseconds", type=float, default=20.0, help="a round trip's")
+    arguments = parser.parse_args()
+    rounds, round_trip_seconds = arguments.rounds, arguments.milliseconds / 1000
     if shutil.which("rsync") is None:
         raise SystemExit("no rsync here: `tools/system.sh` installs it")
-    load = os.getloadavg()[0]
+    link, load = f"{arguments.milliseconds:g} ms, 100 Mbit/s to each of 3", os.getloadavg()[0]
     folder = Path(tempfile.mkdtemp(prefix="links-", dir="/tmp"))
     lab = NetLab(folder, num_hosts=len(HOSTS))
     try:
         for name in HOSTS:
-            lab.link(name, delay=ROUND_TRIP_SECONDS / 2, rate=BYTES_PER_SECOND)
-        print(f"load average {load:.1f} on {os.cpu_count()} cores; 20 ms, 100 Mbit/s to each of 3")
+            lab.link(name, delay=round_trip_seconds / 2, rate=BYTES_PER_SECOND)
+        print(f"load average {load:.1f} on {os.cpu_count()} cores; {link}")
         direct = measured(lab, "", rounds)
         door = measured(lab, HOSTS[0], rounds)
     finally:
@@ -175,8 +176,9 @@ def main() -> None:
     )
     show("bytes of it", direct["bytes"][0] / 1e6, direct["rsync-bytes"][0] / 1e6, "MB")
     edit = direct["edit"]
-    show("save until all ranks run it; 8 round trips", edit[0], 8 * ROUND_TRIP_SECONDS, "s ")
-    show("... the quickest", edit[1], 8 * ROUND_TRIP_SECONDS, "s ")
+    show("save until all ranks run it; 8 round trips", edit[0], 8 * round_trip_seconds, "s ")
+    show("... the quickest", edit[1], 8 * round_trip_seconds, "s ")
+    show("... 99 % of them", edit[2], 8 * round_trip_seconds, "s ")
     show("the same; rsync -az with a ControlMaster", edit[0], direct["rsync-edit"][0], "s ")
     show("through a gateway: apply", door["apply"][0], 1.5 + ssh, "s ")
     show("through a gateway: bytes of the first sync; direct", door["bytes"][0] / 1e6,
@@ -184,7 +186,7 @@ def main() -> None:
     show("through a gateway: first sync; rsync -az to three", door["first"][0],
          direct["rsync-first"][0], "s ")  # fmt: skip
     show("through a gateway: an edit; 8 round trips", statistics.median(door["edit"]),
-         8 * ROUND_TRIP_SECONDS, "s ")  # fmt: skip
+         8 * round_trip_seconds, "s ")  # fmt: skip
 
 
 if __name__ == "__main__":

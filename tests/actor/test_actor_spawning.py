@@ -151,6 +151,7 @@ def test_finalizers_of_what_modules_hold_run_when_procs_stop(tmp_path: Path) -> 
 # proc_bind=
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_procs_may_be_bound_to_cpus() -> None:
     cpus = sorted(os.sched_getaffinity(0))
@@ -208,6 +209,7 @@ def test_a_command_may_change_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert plain.environ.call_one("GOES").get(timeout=SECONDS) == "still here"
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_each_point_may_have_a_command_of_its_own() -> None:
     def command(point: Point) -> BootstrapCommand:
@@ -247,6 +249,7 @@ def wrapper(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_another_interpreter_runs_procs_and_those_that_they_spawn(wrapper: str) -> None:
     host = this_host().with_python_executable(wrapper)

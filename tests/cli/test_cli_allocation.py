@@ -286,6 +286,7 @@ def test_a_run_has_a_dead_host_brought_up_first(up: Folder) -> None:
     check_whole(up)
 
 
+@pytest.mark.long
 def test_kill_asks_at_a_terminal(
     up: Folder, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ def test_kill_ends_what_is_left(folder: Folder) -> None:
     assert not is_running(second.pid)
 
 
+@pytest.mark.long
 def test_a_changed_monarch_toml_makes_another_allocation(folder: Folder) -> None:
     folder.monarch("apply")
     before = folder.job.hosts

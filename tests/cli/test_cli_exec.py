@@ -230,6 +230,7 @@ def test_what_is_left_in_the_background_ends_with_the_command(up: CommandFolder,
     wait_for(lambda: not marked(mark))
 
 
+@pytest.mark.long
 def test_a_reader_that_has_enough_ends_it(up: CommandFolder, mark: str) -> None:
     line = f"{' '.join(MAIN)} exec sh -c 'while :; do echo y; done' {mark} | head -1"
     done = subprocess.run(

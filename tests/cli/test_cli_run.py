@@ -183,6 +183,7 @@ def test_ctrl_c_lets_the_recipe_stop_and_resume_goes_on(
     assert folder.rows("events.jsonl")[-1]["outcome"] == {"step": 3}
 
 
+@pytest.mark.long
 def test_what_cannot_change_in_a_run_makes_a_new_one(folder: RunsFolder) -> None:
     config = folder.write("counting.toml", "fail_at = 3\n")
     given = ["run", "counting.py", "--config", "counting.toml"]
@@ -302,6 +303,7 @@ def test_new_code_is_an_event_with_its_diff(
     assert not os.path.exists(folder.path / ".monarch/job_state.json")
 
 
+@pytest.mark.long
 def test_a_project_without_folders_is_run_with_nothing_brought(folder: RunsFolder) -> None:
     folder.write("monarch.toml", "[workspace]\ndirs = []\n")
     said = folder.monarch("run", "counting.py", "num_steps=1")
@@ -340,6 +342,7 @@ def test_what_procs_preload_is_imported_beside_the_recipe(folder: RunsFolder) ->
     assert "finished after step 4" in folder.monarch("run", "counting.py", "--local")
 
 
+@pytest.mark.long
 def test_a_fast_dev_run_takes_all_ways_in_a_few_steps(
     folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

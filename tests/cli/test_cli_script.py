@@ -176,6 +176,7 @@ def test_an_edit_comes_in_between_two_steps_and_a_failing_one_is_made_again(
     assert total % 1000 > 0, "the steps before the edit counted"
 
 
+@pytest.mark.long
 def test_a_program_without_a_main_function_begins_once_in_each_process(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, command: object
 ) -> None:

@@ -225,6 +225,7 @@ def test_commands_that_act_are_refused_what_nobody_agreed_to(stranger: Strangers
             assert "monarch trust" in said
 
 
+@pytest.mark.long
 def test_the_traces_show_what_runs(stranger: StrangersFolder) -> None:
     """With trust, the same folder has its command run: the test above can fail."""
     ((traces, _),) = stranger.monarch(["apply"], MONARCH_TRUST="1").values()

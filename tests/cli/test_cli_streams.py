@@ -32,6 +32,7 @@ def test_a_full_disk_behind_standard_output_is_told_in_a_line(
     assert (done.returncode, done.stderr) == (1, why)
 
 
+@pytest.mark.long
 def test_who_wants_no_output_gets_none(folder: Folder) -> None:
     """A closed stream's number is that of the next file, or socket, that is opened."""
     closed = f"exec {sys.executable} -c '{COMMAND}' sync --explain amounts.py 0<&- 1>&- 2>&-"

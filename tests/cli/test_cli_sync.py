@@ -107,6 +107,7 @@ def test_a_push_is_a_line(up: Folder, say: Say) -> None:
     assert say("-q", "sync") == Said("", 0)
 
 
+@pytest.mark.long
 def test_a_large_file_is_told_of_before_it_goes(up: Folder, say: Say) -> None:
     size = 50_000_000
     for name in ("same.pt", "weights.pt"):
@@ -211,6 +212,7 @@ def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: 
     assert "1 host behind generation" in stale
 
 
+@pytest.mark.long
 def test_a_copy_inside_the_workspace_is_not_copied_into_itself(folder: Folder, say: Say) -> None:
     copy = folder.path / "copy"
     folder.write("monarch.toml", f'[job]\nenv = {{ WORKSPACE_DIR = "{copy}" }}\n')

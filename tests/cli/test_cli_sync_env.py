@@ -73,6 +73,7 @@ def test_packages_come_change_and_go_back(folder: Folder, wheels: Path) -> None:
         assert text.startswith("VALUE = '1.0'")
 
 
+@pytest.mark.long
 def test_what_cannot_be_had_is_said_in_pips_words(folder: Folder, wheels: Path) -> None:
     folder.write("requirements.txt", "nolib==1.0\n")
     folder.monarch("apply")

@@ -53,6 +53,7 @@ def name_of(mesh: Any) -> str:
     return name
 
 
+@pytest.mark.long
 def test_a_stand_in_is_spawned_also_by_actors() -> None:
     with patch_actor(Real, Fake) as cls:
         assert cls is Fake

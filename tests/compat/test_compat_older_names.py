@@ -79,6 +79,7 @@ def _set_flavour() -> None:
     os.environ["FLAVOUR"] = "from setup"
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("allocator", [LocalAllocator(), ProcessAllocator("program", [], {})])
 def test_procs_of_an_allocation_on_this_machine(allocator: Any) -> None:
     async def program() -> list[Any]:
@@ -110,6 +111,7 @@ def test_procs_of_an_allocation_on_other_hosts(program: Any, tmp_path: Any) -> N
     monarch.actor.shutdown_context().get(timeout=SECONDS)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("make", [proc_mesh, local_proc_mesh])
 def test_the_older_way_to_procs_takes_a_setup(make: Any) -> None:
     procs = make(gpus=2, setup=_set_flavour, env={"OLD": "1"})

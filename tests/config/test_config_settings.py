@@ -231,6 +231,7 @@ class Reads(Actor):
         return answer
 
 
+@pytest.mark.long
 def test_procs_take_over_what_their_owner_has_configured() -> None:
     set_here = {
         "stop_timeout_seconds": 3.5,

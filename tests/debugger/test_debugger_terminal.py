@@ -150,6 +150,7 @@ def test_a_variable_set_at_a_terminal_that_completes_stays_set(
         assert terminal.end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_is_turned_away_and_a_killed_client_leaves_nothing(
     held: Program, program: Callable[..., Program]

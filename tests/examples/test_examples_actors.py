@@ -54,6 +54,7 @@ def test_every_example_is_tried() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {*EXPECTED, "test_recovery"}
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("spelling", ["", pytest.param("older", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_example(name: str, spelling: str) -> None:

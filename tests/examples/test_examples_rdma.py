@@ -20,6 +20,7 @@ def run(path: Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_buffers_are_read_while_their_owner_is_busy(tmp_path: Path) -> None:
     printed = run(ROOT / "examples/rdma/buffers.py", tmp_path)
     assert "read what the owner has while it was busy: True" in printed

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_the_outline_runs(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples/verl_backend.py")],

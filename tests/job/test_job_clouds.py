@@ -110,6 +110,7 @@ def test_without_the_library_the_extra_is_named(
         job().state(cached_path=None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cloud", ["lightning"], indirect=True)
 def test_the_example_of_lightning(
     cloud: Cloud,

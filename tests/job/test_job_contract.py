@@ -193,7 +193,7 @@ def test_two_users_at_once_do_not_meet(
     assert last.wait() == 0
 
 
-@pytest.mark.long_but(1)
+@pytest.mark.long
 def test_ctrl_c_while_it_comes_up_leaves_nothing(
     kind: Kind, mark: str, program: Programs, cache: Path
 ) -> None:

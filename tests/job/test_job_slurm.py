@@ -55,6 +55,7 @@ def test_more_than_there_is(wanted: dict[str, object]) -> None:
     assert "Requested node configuration is not available" in told
 
 
+@pytest.mark.long
 def test_a_python_that_is_not_there_is_told_of_at_once(tmp_path: Path) -> None:
     told = refusal(SlurmJob({"a": 1}, "/nowhere/python"))
     assert "Slurm job 1 is FAILED" in told
@@ -178,6 +179,7 @@ def test_a_node_that_comes_for_another_is_known_as_its_replacement() -> None:
         job.kill()
 
 
+@pytest.mark.long
 def test_nobody_commits_the_logs_of_a_job_that_is_noted_nowhere() -> None:
     job = SlurmJob({"a": 1}, sys.executable, monarch_port=free_port())
     job.apply()
@@ -188,6 +190,7 @@ def test_nobody_commits_the_logs_of_a_job_that_is_noted_nowhere() -> None:
         job.kill()
 
 
+@pytest.mark.long
 def test_a_folder_for_logs_that_is_the_users_own_stays_as_it_is(tmp_path: Path) -> None:
     job = SlurmJob({"a": 1}, sys.executable, monarch_port=free_port(), log_dir="mine/logs")
     job.apply()

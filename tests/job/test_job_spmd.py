@@ -56,6 +56,7 @@ def test_two_hosts_of_two_procs(four_procs: ProcMesh) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_master_may_be_given() -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     asyncio.run(setup_torch_elastic_env_async(procs, "10.1.2.3", 4711))
@@ -64,6 +65,7 @@ def test_the_master_may_be_given() -> None:
         assert env["LOCAL_WORLD_SIZE"] == env["WORLD_SIZE"] == "2"
 
 
+@pytest.mark.long
 def test_the_older_spelling() -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     asyncio.run(setup_env_for_distributed(procs, "10.1.2.3", 4711))

@@ -82,6 +82,7 @@ def test_rank_zero_gets_a_host_for_each_machine_and_the_agents_end_with_their_ra
     wait_for(lambda: not any(map(is_running, workers)), what="agents end with their ranks")
 
 
+@pytest.mark.long
 def test_the_machines_of_the_ranks_are_a_job_that_ends_with_them(
     program: Callable[..., Program], tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_no_ssh_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "cannot run `ssh`: No such file or directory" in refusal(SSHJob(), "gpu-of-nobody")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_ssh")
 def test_one_unknown_host_keeps_all_from_staying(mark: str) -> None:
     job = SSHJob(sys.executable, monarch_port=0, env={MARK: mark})

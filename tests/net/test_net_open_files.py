@@ -19,6 +19,7 @@ print("answers", len(echoes.echo.call(1).get(timeout=50)), flush=True)
 """
 
 
+@pytest.mark.long
 def test_a_client_may_have_more_peers_than_a_shell_allows_files() -> None:
     client = Program.of_script(MANY_PROCS)
     try:

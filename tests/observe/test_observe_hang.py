@@ -89,6 +89,7 @@ class Stopping(Actor):
         return 7
 
 
+@pytest.mark.long
 def test_a_call_that_stands_is_told_by_all_views_and_so_is_where_it_stands(
     procs: ProcMesh,
 ) -> None:

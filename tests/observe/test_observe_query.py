@@ -279,6 +279,7 @@ def test_a_mistake_in_the_sql_is_told_and_nothing_breaks(nothing: QueryTables) -
     assert nothing.query("SELECT 1 AS one").rows == [{"one": 1}]
 
 
+@pytest.mark.long
 def test_a_killed_procs_last_rows_are_there_where_hosts_keep_them(faults: list[Any]) -> None:
     look = visit()
     procs = this_host().spawn_procs({"gpus": 2})
@@ -361,6 +362,7 @@ PAGED = """
 """
 
 
+@pytest.mark.long
 def test_a_jobs_page_is_served_where_telemetry_includes_it_and_ends_with_the_program(
     program: Callable[..., Program],
 ) -> None:

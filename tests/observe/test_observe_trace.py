@@ -140,6 +140,7 @@ def test_torchs_profiler_runs_in_procs_while_their_actors_work(
     assert len(operators) == 2
 
 
+@pytest.mark.long
 def test_a_proc_without_torch_says_so() -> None:
     # Procs would have it from birth, where a host has learned it from those of another test.
     with configured(learn_imports=False):

@@ -181,6 +181,7 @@ def test_a_reader_that_dies_harms_nobody(procs: Any, faults: list[Any]) -> None:
         assert fetched == (version, values(version))
 
 
+@pytest.mark.long
 def test_a_host_that_passes_a_copy_on_and_dies_meanwhile_harms_nobody(
     procs: Any, faults: list[Any]
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_host_that_passes_a_copy_on_and_dies_meanwhile_harms_nobody(
     assert trainer.publish.call_one(2).get(timeout=SECONDS) == 2
 
 
+@pytest.mark.long
 def test_a_trainer_that_dies_while_it_publishes_leaves_the_version_before(
     procs: Any, faults: list[Any]
 ) -> None:
@@ -302,6 +304,7 @@ def test_a_rank_that_goes_on_from_the_host_leaves_nothing_old_on_its_gpu(procs: 
     assert reader.fetch_on_gpu.call_one(KEYS).get(timeout=SECONDS)[:2] == (2, values(2))
 
 
+@pytest.mark.long
 def test_a_reader_on_a_gpu_never_sees_half_of_a_version(procs: Any) -> None:
     name = "whole on a gpu"
     (trainer,) = spawn_trainers(procs, name, 1)

@@ -659,6 +659,7 @@ def test_a_gradient_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
     assert all(tensor.isfinite().all() for tensor in weights.values())
 
 
+@pytest.mark.long
 def test_what_cannot_work_is_told_at_once(folder: Path) -> None:
     one = Run(folder)
     with pytest.raises(ConfigError, match=r"5 groups of 1 proc need more than 1 host with 4 procs"):

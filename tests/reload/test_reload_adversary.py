@@ -178,6 +178,7 @@ def test_finalizers_and_weak_values(project: Project) -> None:
     assert (module.POOL is pool, pool["a"] is keep, keep.m()) == (True, True, 2)
 
 
+@pytest.mark.long
 def test_memory_does_not_grow(project: Project) -> None:
     source = (
         "class A:\n    x = 0\n    def m(self):\n        return [0]\ndef f():\n"

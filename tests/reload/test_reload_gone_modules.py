@@ -112,6 +112,7 @@ def test_a_rename_over_two_pushes_keeps_the_live_objects(project: Project) -> No
     assert project.reloader.audit().ok
 
 
+@pytest.mark.long
 def test_a_rename_that_nobody_can_tell_is_told_by_the_audit(project: Project) -> None:
     project.write("pkg.__init__", "")
     project.write("pkg.model", "class Net:\n    def go(self):\n        return 'old'\n")

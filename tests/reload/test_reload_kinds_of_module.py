@@ -309,6 +309,7 @@ def test_extension_module_and_bytecode_only_module(project: Project) -> None:
     assert (calm.x, module.x) == (1, 1)
 
 
+@pytest.mark.long
 def test_ten_thousand_lines(project: Project) -> None:
     parts = [
         f"class K{n}:\n    limit = {n}\n    def m(self, x):\n"
@@ -440,6 +441,7 @@ def test_module_class_and_doc(project: Project) -> None:
     )
 
 
+@pytest.mark.long
 def test_same_edit_back_and_forth(project: Project) -> None:
     one = "C = 1\nclass A:\n    x = C\n    def m(self):\n        return C\nD = A()\n"
     two = one.replace("C = 1", "C = 2").replace("return C", "return -C")

@@ -169,6 +169,7 @@ def sitting(project: Project) -> Sitting:
     return Sitting(project)
 
 
+@pytest.mark.long
 def test_a_training_project(sitting: Sitting) -> None:
     project = sitting.project
     _, _, data, model, train = sitting.modules

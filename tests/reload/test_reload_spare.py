@@ -164,6 +164,7 @@ def test_beyond_the_budget_nothing_is_compiled_here(
     assert (caught.value.line, module.A) == (2, 1)
 
 
+@pytest.mark.long
 def test_what_new_code_does_itself_is_not_in_the_budget(
     project: Project,
 ) -> None:

@@ -545,6 +545,7 @@ def test_code_that_was_never_edited_holds_only_where_a_person_watches(
     assert "step 1 went well on" in told
 
 
+@pytest.mark.long
 def test_what_has_gone_well_once_fails_as_ever_on_code_that_was_never_edited(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -599,6 +600,7 @@ def test_where_nobody_sits_it_goes_back_as_far_as_it_takes(
         run.steps(1)
 
 
+@pytest.mark.long
 def test_who_interrupts_a_hold_is_not_told_of_the_failure_again(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ def test_a_constructor_that_blocks_stops_no_other_actor(gate: str, is_first: boo
     assert waiting.get(timeout=SECONDS) == 2
 
 
+@pytest.mark.long
 def test_a_constructor_that_never_returns() -> None:
     procs = this_host().spawn_procs()
     for number in range(2):

@@ -107,6 +107,7 @@ def lines(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
+@pytest.mark.long_but(1)
 @BOTH
 @pytest.mark.parametrize("what", ["actors", "procs"])
 def test_it_gets_none_when_actors_or_their_procs_are_stopped(

@@ -101,6 +101,7 @@ def is_alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
+@pytest.mark.long
 def test_what_nobody_can_reach_is_ended_though_its_hosts_are_kept(collecting: Looks) -> None:
     hosts = this_host()
     keeper, pid = spawn(hosts)
@@ -112,6 +113,7 @@ def test_what_nobody_can_reach_is_ended_though_its_hosts_are_kept(collecting: Lo
     assert len(hosts._spawned) == 1
 
 
+@pytest.mark.long
 def test_a_mesh_that_is_kept_stays_and_is_used(collecting: Looks) -> None:
     kept = this_host().spawn_procs()
     keeper, pid = spawn()

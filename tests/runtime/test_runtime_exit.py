@@ -368,6 +368,7 @@ print("stopped", flush=True)
 """
 
 
+@pytest.mark.long
 def test_procs_whose_template_is_busy_importing_are_stopped_at_once(
     program: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

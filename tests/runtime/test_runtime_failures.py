@@ -115,6 +115,7 @@ class Closer(Actor):
         os.closerange(3, 4096)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_proc_that_has_closed_its_own_connections_ends_at_once(
     procs: ProcMesh, faults: Faults

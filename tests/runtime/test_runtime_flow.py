@@ -168,6 +168,7 @@ def test_bytes_count_too_and_a_message_larger_than_the_window_passes() -> None:
         assert mesh.read.call_one().get(timeout=SECONDS) == {"client": list(range(30))}
 
 
+@pytest.mark.long
 def test_a_slow_receiver_slows_its_sender_down() -> None:
     mesh = collectors(1)
     with configured(flow_patience_seconds=SECONDS):

@@ -157,6 +157,7 @@ class _Weights:
 _weights: weakref.WeakSet[_Weights] = weakref.WeakSet()
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("kind", [Heavy, Tidy, AsyncHeavy])
 def test_what_a_failed_actor_holds_is_freed_at_once(
     kind: type[Any], faults: list[MeshFailure]

@@ -144,6 +144,7 @@ monarch.actor.unhandled_fault_hook = lambda failure: told.set()
     assert said(run) == ["caught", "told True"]
 
 
+@pytest.mark.long
 def test_the_report_names_what_can_be_done_and_there_is_no_traceback(program: Start) -> None:
     script = SETUP + "echo.kill.broadcast()\ntry: time.sleep(60)\nfinally: print('cleaned up')"
     run = program(script, MONARCH_FAULT_PATIENCE_SECONDS="0.1")

@@ -142,6 +142,7 @@ def test_an_owner_on_one_host_hears_once_of_the_loss_of_another(
     assert not faults
 
 
+@pytest.mark.long
 def test_a_host_that_is_shut_down_on_purpose_fails_nobody(
     serve: Any, urls: list[str], faults: list[MeshFailure]
 ) -> None:

@@ -276,6 +276,7 @@ def test_a_disk_that_stands_still_holds_up_one_report_and_not_each(still_disk: S
     assert still_disk.num_looked <= before + 2
 
 
+@pytest.mark.long
 def test_what_procs_of_actors_print_arrives_too(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = Printed(monkeypatch)
     parent = this_host().spawn_procs().spawn("parent", Prints)

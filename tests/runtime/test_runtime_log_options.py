@@ -46,6 +46,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
     return Printed(monkeypatch)
 
 
+@pytest.mark.long
 @awaited
 async def test_similar_lines_of_all_ranks_become_one(printed: Printed) -> None:
     procs = this_host().spawn_procs({"gpus": 4})
@@ -64,6 +65,7 @@ async def test_similar_lines_of_all_ranks_become_one(printed: Printed) -> None:
     assert printed.text(2) == ""
 
 
+@pytest.mark.long
 @awaited
 async def test_a_window_shows_itself_when_its_time_is_up(printed: Printed) -> None:
     procs = this_host().spawn_procs()

@@ -71,6 +71,7 @@ def test_who_watches_others_is_not_named(output: Output) -> None:
     output.wait_for_lines("[trainer 0] hello")
 
 
+@pytest.mark.long
 def test_what_is_written_below_python_comes_too(output: Output, writes: Any) -> None:
     writes.slice(gpus=0).raw.call_one(1, b"from C\n").get()
     writes.slice(gpus=0).raw.call_one(2, b"from C on stderr\n").get()
@@ -99,11 +100,13 @@ def test_parts_of_a_line_are_put_together(output: Output, writes: Any) -> None:
     ]
 
 
+@pytest.mark.long
 def test_what_is_no_text_does_no_harm(output: Output, writes: Any) -> None:
     writes.slice(gpus=0).raw.call_one(1, b"\xff\xfe bytes\n").get()
     output.wait_for_lines("[writes 0] \ufffd\ufffd bytes")
 
 
+@pytest.mark.long
 def test_a_line_without_an_end_is_cut_and_not_kept_for_ever(output: Output, writes: Any) -> None:
     writes.slice(gpus=0).raw.call_one(1, b"x" * 200_000 + b"\n").get()
     wait_for(lambda: sum(line.count("x") for line in output.lines()) == 200_000)

@@ -31,6 +31,7 @@ def no_questions() -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_calls_are_one_message_out_and_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     echo = procs.spawn("echo", Echo)

@@ -120,6 +120,7 @@ def test_an_owner_knows_of_the_failure_when_its_call_fails(faults: list[MeshFail
     assert not faults
 
 
+@pytest.mark.long
 def test_an_async_owner_that_does_not_handle_it_fails_its_caller_too(
     faults: list[MeshFailure],
 ) -> None:
@@ -134,6 +135,7 @@ def test_an_async_owner_that_does_not_handle_it_fails_its_caller_too(
         owner.pid.call_one().get(timeout=SECONDS)
 
 
+@pytest.mark.long
 def test_an_async_owner_may_abort_because_of_it_while_it_waits(faults: list[MeshFailure]) -> None:
     lent, own = this_host().spawn_procs(), this_host().spawn_procs()
     owner = own.spawn("owner", Quits, lent, False)

@@ -133,6 +133,7 @@ class Watched(Actor):
         return self.seen
 
 
+@pytest.mark.long
 def test_a_provider_counts_from_when_it_is_set_and_before_nothing_is_wrapped() -> None:
     pytest.importorskip("opentelemetry.sdk.trace")
     watched = this_host().spawn_procs().spawn("watched", Watched)
@@ -211,6 +212,7 @@ CONTEXT = """
 """
 
 
+@pytest.mark.long
 def test_an_endpoints_span_is_the_child_of_its_callers_where_that_is_sampled(
     program: Callable[..., Program],
 ) -> None:

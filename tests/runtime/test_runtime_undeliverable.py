@@ -95,6 +95,7 @@ def receiver(procs: ProcMesh, end: str) -> Any:
     return mesh
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("end", ["stopped", "failed", "killed"])
 def test_an_actor_that_wants_to_know_is_told(procs: ProcMesh, end: str) -> None:
     mesh = receiver(procs, end)
@@ -110,6 +111,7 @@ def test_an_actor_that_wants_to_know_is_told(procs: ProcMesh, end: str) -> None:
     wait_for(lambda: living.read.call_one().get(timeout=SECONDS) == ["lost"])
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("answer", [False, None], ids=["refuses", "raises"])
 def test_one_that_does_not_handle_it_fails(
     procs: ProcMesh, faults: list[MeshFailure], answer: bool | None
@@ -122,6 +124,7 @@ def test_one_that_does_not_handle_it_fails(
     assert ("was not delivered" if answer is False else "no idea what to do") in fault.report()
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("end", ["stopped", "failed", "killed"])
 def test_without_a_hook_nothing_comes_of_it(
     procs: ProcMesh, faults: list[MeshFailure], end: str

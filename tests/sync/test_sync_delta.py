@@ -110,7 +110,7 @@ def literal_bytes(old: bytes, new: bytes) -> int:
     return sum(len(piece) for piece in pieces if isinstance(piece, bytes))
 
 
-@pytest.mark.long_but(1)
+@pytest.mark.long
 @pytest.mark.parametrize("base", ["random", "zeros", "rows"])
 def test_an_edit_of_a_large_file_moves_little(base: str) -> None:
     rand = random.Random(1)

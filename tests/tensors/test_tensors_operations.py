@@ -464,6 +464,7 @@ def test_a_process_group_for_a_remote_function(mesh: Any) -> None:
     assert inspect(out).tolist() == [2, 2]
 
 
+@pytest.mark.long
 def test_dtensor_inside_of_a_remote_function(mesh: Any) -> None:
     def whole(x: Any, mesh: Any) -> Any:
         from torch.distributed.tensor import DTensor, Shard

@@ -110,6 +110,7 @@ def _num_kept() -> int:
     return len(late_sends)
 
 
+@pytest.mark.long
 def test_copies_of_what_was_sent_are_let_go(mesh: Any) -> None:
     first, second = mesh.slice(gpus=0), mesh.slice(gpus=1)
     with first.activate():

@@ -91,6 +91,7 @@ def host(packages: dict[str, str], tag: str = "") -> HostPython:
     return HostPython("far", tag or python_tag(), packages)
 
 
+@pytest.mark.long
 def test_an_editable_install_comes_along(
     project: Project, job: ProcessJob, hosts: HostMesh, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -94,6 +94,7 @@ def test_a_host_agent_that_is_killed_then(
     assert [is_there(project, job, index) for index in (0, 1)] == [True, True]
 
 
+@pytest.mark.long
 def test_who_breaks_off_after_the_look_leaves_hosts_free(
     project: Project, job: ProcessJob, hosts: HostMesh, monkeypatch: pytest.MonkeyPatch,
     program: Callable[..., Program],
@@ -113,7 +114,7 @@ def test_who_breaks_off_after_the_look_leaves_hosts_free(
     assert is_there(project, job)
 
 
-@pytest.mark.long_but(1)
+@pytest.mark.long
 @pytest.mark.parametrize("is_after", [False, True])
 def test_an_author_that_dies_then_keeps_nobody_waiting(
     is_after: bool, project: Project, job: ProcessJob, hosts: HostMesh,

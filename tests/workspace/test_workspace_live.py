@@ -178,7 +178,7 @@ def test_a_module_body_that_raises_changes_nobody(project: Project, procs: ProcM
 
 
 # Not `os.kill`: that is for the whole process, and the thread that tries the code may go on.
-@pytest.mark.long_but(1)
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["os._exit(3)", "signal.raise_signal(signal.SIGSEGV)"])
 def test_code_that_ends_the_process_as_it_is_tried_is_refused(
     project: Project, job: ProcessJob, hosts: HostMesh, faults: list[Any], end: str

@@ -484,6 +484,7 @@ def test_actors_that_are_still_being_made_run_the_new_code(
         assert [v[0] for v in _values(actors.step)] == [number] * 2
 
 
+@pytest.mark.long
 def test_a_proc_that_takes_the_place_of_another_has_the_variable_that_was_set_there(
     project: Project,
 ) -> None:

@@ -309,6 +309,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_push_tells_of_actors_of_a_script_that_was_edited(program: Any, project: Project) -> None:
     script = project.write("script.py", EDITED_SCRIPT)
     run = program(f"import os, sys; os.execv(sys.executable, [sys.executable, {str(script)!r}])")
@@ -324,6 +325,7 @@ def test_a_push_tells_of_actors_of_a_script_that_was_edited(program: Any, projec
     assert run.wait() == 0
 
 
+@pytest.mark.long
 def test_after_a_respawn_the_upgraded_class_is_made(project: Project) -> None:
     """A proc that gives way has the class that its mesh has by then, and the first arguments."""
     project.write("point.py", "class Point:\n    __slots__ = ('x',)\n")
