@@ -685,6 +685,55 @@ def test_it_tells_of_a_run_that_holds(up: Folder, watcher: Program) -> None:
     end(watcher)
 
 
+MAKES_ONE = """
+AMOUNT = 1
+
+
+def make(first):
+    def made():
+        return first
+
+    return made
+"""
+MAKES_TWO = """
+AMOUNT = 2
+
+
+def make(first):
+    second = 2
+
+    def made():
+        return first + second
+
+    return made
+"""
+
+
+@pytest.mark.long
+def test_a_push_is_told_at_once_and_old_code_when_the_audit_has_found_it(
+    up: Folder, command: Command
+) -> None:
+    recipe = (up.path / "adding.py").read_text()
+    up.write(
+        "adding.py",
+        recipe.replace("self.total = 0", "self.total, self.held = 0, amounts.make(1)"),
+    )
+    up.write("amounts.py", MAKES_ONE)
+    up.write("run.toml", f"stop_file = {str(up.path.with_name('stop'))!r}\n")
+    run = command("run", "./adding.py", "--config", "run.toml")
+    run.line("amounts [1] on 2 procs", timeout=60)
+    watcher = command("sync", "--watch")
+    watcher.line("watching ", timeout=60)
+    # The new function uses a second variable, which the closure that was made before has not.
+    up.write("amounts.py", MAKES_TWO)
+    watcher.line("✓ gen 2  1 file → 2 hosts", timeout=60)
+    watcher.line("! gen 2  runs old code, too", timeout=60)
+    watcher.line("  old code: ")
+    up.path.with_name("stop").touch()
+    run.line("done", timeout=60)
+    end(watcher)
+
+
 def test_logs_that_a_training_writes_are_left_out(up: Folder, watcher: Program) -> None:
     events = up.path / "events.out.tfevents.1"
     for generation in (2, 3):

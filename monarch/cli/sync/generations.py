@@ -17,6 +17,7 @@ from monarch.cli.sync.output import (
     Output,
     errors,
     tell,
+    tell_push,
     telling_progress,
 )
 from monarch.cli.sync.project_workspace import find_project, whole_of
@@ -110,7 +111,7 @@ def go_back(
         generation = good_for(held, {row.entry.generation for row in rows if row.can_go_back})
     target = goal(rows, generation)
     report = pusher.roll_back(workspace, target, output, best_effort=best_effort)
-    output.pushed(report)
+    tell_push(output, report)
     if report.ok and report.is_change:
         was = current.entry.generation if current else report.generation - 1
         output.note(

@@ -24,7 +24,10 @@ class Output(Protocol):
     """Prints the events of a ``monarch sync`` command."""
 
     def pushed(self, report: SyncReport) -> None:
-        """Report a push that has ended, refused or not."""
+        """Report a push that has ended, refused or not. Its audit may still be under way."""
+
+    def audited(self, report: SyncReport) -> None:
+        """Report what the audit after the push ``report`` has found, if that is not said yet."""
 
     def failed(self, error: str) -> None:
         """Report that a push could not be made; nothing changed."""
@@ -50,6 +53,7 @@ class Lines:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._reported: list[str] = []
+        self._kept: list[str] = []  # what the last audit found to be kept
         self._unread: set[str] = set()  # paths that hosts had otherwise, as they could not be read
 
     def pushed(self, report: SyncReport) -> None:
@@ -57,7 +61,7 @@ class Lines:
         form = {"width": terminal.width, "ascii_only": terminal.ascii_only}
         first, *details = report.table(**form).splitlines()  # type: ignore[arg-type]
         if not (report.ok and is_quiet()):
-            terminal.line(first, "red" if not report.ok else "yellow" if report.stale else None)
+            terminal.line(first, None if report.ok else "red")
         if not report.ok:
             for line in details:
                 terminal.prose(line)
@@ -71,14 +75,9 @@ class Lines:
         # News that should not be overlooked after a good push; a state that may last is reported
         # once.
         reported = self._reported
-        self._reported = [
-            *problem_lines(report.problems),
-            *report.notes,
-            *report.audit_kept_lines(),
-        ]
+        self._reported = [*problem_lines(report.problems), *report.notes]
         new_lines = [
             *report.warning_lines(),
-            *report.stale_lines(),
             *report.behind_lines(),
             *report.kept_lines(),
             *self._followed(report),
@@ -86,6 +85,14 @@ class Lines:
         for text in (*new_lines, *(text for text in self._reported if text not in reported)):
             for line in text.splitlines():
                 terminal.prose(f"  {line}", "yellow")
+
+    def audited(self, report: SyncReport) -> None:
+        kept, self._kept = self._kept, report.audit_kept_lines()
+        lines = [*report.stale_lines(), *(line for line in self._kept if line not in kept)]
+        if report.stale:
+            self._terminal.line(f"! gen {report.generation}  runs old code, too", "yellow")
+        for line in lines:
+            self._terminal.prose(f"  {line}", "yellow")
 
     def _followed(self, report: SyncReport) -> Iterator[str]:
         """Yield a line about files that were unreadable at the last push, and now are readable."""
@@ -135,7 +142,11 @@ class JsonLines:
         print(json.dumps({"schema": self.SCHEMA, "event": event, **data}), flush=True)
 
     def pushed(self, report: SyncReport) -> None:
+        report.wait_for_audit()  # Its findings are in the same object.
         self.say("push", report.to_dict())
+
+    def audited(self, report: SyncReport) -> None:
+        pass
 
     def failed(self, error: str) -> None:
         self.say("error", {"ok": False, "message": error})
@@ -161,6 +172,13 @@ def telling_progress(output: Output) -> Iterator[Progress]:
     progress = Progress(step="look")
     with left_at_once(), followed_by(progress), output.busy(lambda: (progress, 0), at_once=True):
         yield progress
+
+
+def tell_push(output: Output, report: SyncReport) -> None:
+    """Report a push at once, and what its audit finds when that is finished."""
+    output.pushed(report)
+    if report.ok and report.wait_for_audit():
+        output.audited(report)
 
 
 def listed(names: Sequence[object]) -> str:

@@ -8,7 +8,7 @@ import sys
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.options import SyncOptions
 from monarch.cli.sync.looks import NOT_WHOLE
-from monarch.cli.sync.output import JsonLines, Lines, Output, errors
+from monarch.cli.sync.output import JsonLines, Lines, Output, errors, tell_push
 from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.sync.pusher import PushOptions, interruptions, pusher_here
 from monarch.cli.sync.watching import Watching
@@ -57,7 +57,7 @@ def sync(
         pusher = pusher_here(partly=best_effort)
         with interruptions(pusher, output):
             report = pusher.push(workspace, None, output, push_options)
-        output.pushed(report)
+        tell_push(output, report)
         sys.exit(1 if not report.ok else 0 if report.is_whole else NOT_WHOLE)
 
 

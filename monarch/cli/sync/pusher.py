@@ -111,7 +111,7 @@ class Pusher:
         output: Output,
         options: PushOptions,
     ) -> SyncReport:
-        """Push a workspace to all hosts, and return the report.
+        """Push a workspace to all hosts, and return the report, whose audit may be under way.
 
         Only ``touched`` paths may have changed (``None``: any). The hosts are asked first whether
         they run, unless all have followed the last push, and no host was lost since.
@@ -143,7 +143,6 @@ class Pusher:
 
         report = options.large.pushing(workspace, push)
         if report.ok:
-            report.wait_for_audit()
             if not silent and not any(host.error for host in report.hosts):
                 self._num_lost_when_all_followed = num_lost
             report.notes += _faults_in(report.changed_files, workspace)

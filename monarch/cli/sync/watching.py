@@ -36,6 +36,7 @@ from monarch_sync.scanning.identities import Identities
 from monarch_sync.words import printable
 
 _TICK_SECONDS = 1.0
+_AUDIT_SECONDS = 60.0  # an owner that is stopped answers never
 _LOOK_AGAIN_SECONDS = 5.0  # after unreadable files: no event tells when a mount is back
 
 
@@ -82,6 +83,8 @@ class Watching:
         #: The reported reason why saves are polled for; "" if the system tells them.
         self._polls_because = ""
         self._is_pushing = False
+        #: Reports of pushes whose audits are under way, and until when each is waited for.
+        self._to_audit: list[tuple[SyncReport, float]] = []
 
     def run(self) -> None:
         """Push and watch until interrupted."""
@@ -115,7 +118,9 @@ class Watching:
         if self._following is None:
             self._wait_for_folder()
             return
-        patience = SETTLE_SECONDS if self._edits.is_unsettled else _TICK_SECONDS
+        self._tell_audits()
+        is_short = self._edits.is_unsettled or self._to_audit
+        patience = SETTLE_SECONDS if is_short else _TICK_SECONDS
         try:
             touched = self._following.next(patience)
         except WatchEnded:
@@ -219,10 +224,20 @@ class Watching:
         if not report.ok:
             self._others.came_to = 0
         else:
+            self._to_audit.append((report, time.monotonic() + _AUDIT_SECONDS))
             self._others.pushed(report.generation)
             self._tell_hot_files(report)
         if self._retrying.pushed(report, time.monotonic()):
             self._output.note("retrying", self._retrying.text)
+
+    def _tell_audits(self) -> None:
+        """Report the audits that are finished. A save does not wait for one: its push ends it."""
+        reports, self._to_audit = self._to_audit, []
+        for report, deadline in reports:
+            if report.wait_for_audit(0.0):
+                self._output.audited(report)
+            elif time.monotonic() < deadline:
+                self._to_audit.append((report, deadline))
 
     def _tell_hot_files(self, report: SyncReport) -> None:
         hot = self._hot_files.pushed(report.changed_files, time.monotonic())
