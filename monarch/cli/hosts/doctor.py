@@ -147,14 +147,7 @@ def _of_slurm(job: SlurmJob, timeout: float) -> Iterator[Finding]:
             f"there are: {', '.join(partitions)}",
         )
         return
-    options = {
-        "nodes": job.num_hosts, "ntasks-per-node": job.ntasks_per_node, "time": job.time_limit,
-        "partition": job.partition, "account": job.account, "qos": job.qos, "mem": job.mem,
-        "gpus-per-node": job.gpus_per_node, "cpus-per-task": job.cpus_per_task,
-    }  # fmt: skip
-    words = [f"--{option}={value}" for option, value in options.items() if value is not None]
-    words += ["--exclusive"] if job.exclusive else []
-    command = ["sbatch", "--test-only", *words, *job.slurm_args]
+    command = ["sbatch", "--test-only", *job.sbatch_options()]
     status, reply = _ask(command, timeout, job._script(None))
     reply = " ".join(reply.split())
     if status:

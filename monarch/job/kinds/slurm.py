@@ -79,9 +79,8 @@ class SlurmJob(ScheduledJob):
 
     kind = "slurm"
     _KEPT = (
-        "python_exe", "slurm_args", "monarch_port", "job_name", "ntasks_per_node", "time_limit",
-        "partition", "log_dir", "exclusive", "gpus_per_node", "cpus_per_task", "mem",
-        "job_start_timeout", "account", "qos", "out_of_cluster", "attach_to", "bind_to",
+        *_OPTIONS, "python_exe", "slurm_args", "monarch_port", "job_name", "time_limit", "log_dir",
+        "exclusive", "job_start_timeout", "out_of_cluster", "attach_to", "bind_to",
     )  # fmt: skip
 
     def __init__(
@@ -163,27 +162,41 @@ class SlurmJob(ScheduledJob):
         if not self.log_dir:
             keep_from_git(Path(logs).parent)
         name = f"{self.job_name}_{os.getpid()}"
-        options = {
-            "job-name": name,
-            "nodes": self.num_hosts,
-            "output": f"{logs}/slurm_%j_{self.job_name}.out",
-            "error": f"{logs}/slurm_%j_{self.job_name}.err",
-            "time": self.time_limit,
-            **{option.replace("_", "-"): getattr(self, option) for option in _OPTIONS},
-        }
-        arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
-        arguments += ["--exclusive"] if self.exclusive else []
+        output = f"{logs}/slurm_%j_{self.job_name}"
         # A job that loses a node is queued again; its output is appended to the same files.
-        arguments += ["--requeue", "--open-mode=append", f"--signal=USR1@{self._warning_seconds()}"]
+        command = [
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            f"--output={output}.out",
+            f"--error={output}.err",
+            "--requeue",
+            "--open-mode=append",
+            f"--signal=USR1@{self._warning_seconds()}",
+            *self.sbatch_options(),
+            "--export=ALL",
+        ]
         # The secret is in the environment: arguments and scripts may be visible to others.
         environment = {**os.environ, **self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
         if self.bind_to is not None:
             environment[BIND_TO] = self.bind_to
-        command = ["sbatch", "--parsable", *arguments, *self.slurm_args, "--export=ALL"]
         script = self._script(client_script)
-        output = _run(command, "sbatch refuses the job", script, environment)
-        self.job_id = output.split(";")[0].strip().splitlines()[-1]
+        reply = _run(command, "sbatch refuses the job", script, environment)
+        self.job_id = reply.split(";")[0].strip().splitlines()[-1]
         self._logs = f"{logs}/slurm_{self.job_id}_{self.job_name}"
+
+    def sbatch_options(self) -> list[str]:
+        """Return the options of sbatch that say which nodes the job wants, and for how long.
+
+        ``slurm_args`` come last, so that they override the others.
+        """
+        options = {
+            "nodes": self.num_hosts,
+            "time": self.time_limit,
+            **{option.replace("_", "-"): getattr(self, option) for option in _OPTIONS},
+        }
+        words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        return [*words, *(["--exclusive"] if self.exclusive else []), *self.slurm_args]
 
     def _warning_seconds(self) -> int:
         """Return how many seconds before the time limit the hosts warn of it."""
