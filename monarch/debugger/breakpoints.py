@@ -11,6 +11,7 @@ from monarch.core.rank_sets import parse_set
 from monarch.debugger.command_line import BreakOrder, Typed, parse_break
 from monarch.debugger.screen import Screen
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit, chosen
+from monarch.net.machine import user_name
 from monarch.wire.message import BreakPlace
 from monarch_sync.words import counted
 
@@ -47,7 +48,7 @@ class Breakpoints:
 
     def _list(self) -> None:
         places = self._sent()
-        user = self._visit.who.partition(":")[0]
+        user = user_name()
         for number, place in places.items():
             by = f"  [{place.who}]" if place.who != user else ""
             text = f": {place.text}" if place.text else ""
@@ -61,7 +62,6 @@ class Breakpoints:
         parsed = parse_set(ranks)
         everybody = visit.procs()
         procs = chosen(everybody, parsed) if everybody else []
-        user = visit.who.partition(":")[0]
         number = max(self._sent(), default=0) + 1
         place = BreakPlace(
             number=number,
@@ -71,7 +71,7 @@ class Breakpoints:
             is_gone=False,
             ranks=ranks,
             text="",
-            who=user,
+            who=user_name(),
         )
         answers = self._send(procs, place)
         text = next((text for text in answers if text), "")

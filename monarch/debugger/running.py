@@ -12,6 +12,7 @@ from monarch.core.rank_sets import RanksType, in_ranges, is_in
 from monarch.debugger.command_line import Typed
 from monarch.debugger.screen import Screen
 from monarch.debugger.visit import NO_ANSWER, SeenProc, Visit, chosen
+from monarch.net.machine import user_name
 from monarch.observe.hang_report import collective_of
 from monarch.observe.stacks import ProcStacks, stacks_in_words
 from monarch.wire.hold import HoldNote
@@ -117,9 +118,8 @@ class RunningRanks:
 
     def stop(self, typed: Typed) -> None:
         visit = self._visit
-        user = visit.who.partition(":")[0]
         procs = chosen(self._visit.procs(), typed.ranks)
-        answers = visit.ask_many(procs, StopAt("", user))
+        answers = visit.ask_many(procs, StopAt("", user_name()))
         texts: dict[str, dict[int, str]] = {}
         for proc in procs:
             answer = answers[proc.uid]

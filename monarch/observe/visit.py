@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -219,12 +219,19 @@ class MeshVisit:
         """
         self._ask_hosts(KeepRows(seconds))
 
-    def profile(self, procs: Sequence[ProcAddress], seconds: float) -> dict[str, tuple[bytes, str]]:
-        """Return pairs of torch's trace and an error for each of ``procs``, by uid.
+    def profile(
+        self, procs: Iterable[Mapping[str, Any]], seconds: float
+    ) -> dict[str, tuple[bytes, str]]:
+        """Return pairs of torch's trace and an error for each of ``procs`` (see `procs_of`), by
+        uid.
 
         The trace is compressed with zstd. One of the two is empty.
         """
-        questions = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
+        questions = {
+            proc["uid"]: self._node.ask(proc["address"], ProfileProc(seconds))
+            for proc in procs
+            if proc.get("address")
+        }
         answers = collect(questions, seconds + 60.0, _LATE)
         return {uid: (response.or_else(b""), response.error) for uid, response in answers.items()}
 

@@ -129,7 +129,7 @@ def test_torchs_profiler_runs_in_procs_while_their_actors_work(
     look = visit()
     asked = actors.multiply.call(str(tmp_path / "stop"))
     (host,) = look.look()
-    found = look.profile([proc["address"] for proc in host["procs"]], 0.3)
+    found = look.profile(host["procs"], 0.3)
     (tmp_path / "stop").touch()
     asked.get(timeout=60)
     made = MeshTrace(look.drain().packed)
@@ -148,6 +148,6 @@ def test_a_proc_without_torch_says_so() -> None:
     procs.spawn("traced", Traced).step.call().get(timeout=SECONDS)
     look = visit()
     (host,) = look.look()
-    found = look.profile([proc["address"] for proc in host["procs"]], 0.1)
+    found = look.profile(host["procs"], 0.1)
     assert [error for _, error in found.values()] == ["this proc has not imported torch"] * 2
     procs.stop().get(timeout=SECONDS)

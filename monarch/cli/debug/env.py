@@ -14,6 +14,7 @@ from monarch.core.environment import EnvRow, counts_when, lines_of, rows_of
 from monarch.core.rank_sets import in_ranges
 from monarch.debugger.visit import SeenProc, Visit
 from monarch.errors import JobError
+from monarch.net.machine import user_name
 from monarch.runtime.debugger.environment import shown
 from monarch.wire.message import EnvAsked, EnvSet
 
@@ -99,8 +100,7 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
         values[name] = None if is_unset else value
     visit, procs = procs_here(ranks, mesh, may_be_none=True)
     order_ranks = () if ranks == "all" else tuple(sorted({proc.rank for proc in procs}))
-    user = visit.who.partition(":")[0]
-    order = EnvSet(values, user, order_ranks)
+    order = EnvSet(values, user_name(), order_ranks)
     places = visit.places()
     if not places:
         raise JobError("no allocation is up for this folder, and no program of yours runs here")

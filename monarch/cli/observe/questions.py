@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from monarch.cli.observe.target import hang_here, run_paths, visit_here
 from monarch.cli.terminal.tables import terminal_width
@@ -24,7 +23,6 @@ from monarch.observe.trace import MeshTrace
 from monarch.observe.visit import procs_of
 from monarch.runs.record.folder import find_run
 from monarch.runs.record.telemetry import HANG_REPORT
-from monarch.wire.address import ProcAddress
 from monarch_sync.words import counted
 
 
@@ -129,12 +127,7 @@ def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None
     else:
         visit = visit_here()
         if with_torch:
-            addresses = [
-                msgspec.convert(proc["address"], ProcAddress)
-                for proc in procs_of(visit.look())
-                if proc.get("address")
-            ]
-            profiles = visit.profile(addresses, seconds or _TORCH_SECONDS)
+            profiles = visit.profile(procs_of(visit.look()), seconds or _TORCH_SECONDS)
         elif seconds:
             time.sleep(seconds)
         packed = [*visit.drain().packed, live_rows(visit.look(flight=True))]

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from monarch.cli.observe.target import StayHere, hang_here, visit_here
 from monarch.errors import JobError
 from monarch.observe.query import live_rows
@@ -21,7 +19,6 @@ from monarch.runs.record.folder import RUNS, runs_in
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import process_start
 from monarch.view.run_view import log_lines
-from monarch.wire.address import ProcAddress
 
 _PROFILE_SECONDS = 2.0
 _MOST = 16
@@ -69,8 +66,7 @@ class RankActions:
 
         Return its path, and the errors of ranks that have no trace.
         """
-        addresses = [msgspec.convert(proc["address"], ProcAddress) for proc in self._chosen(uids)]
-        profiles = self._visit.profile(addresses, _PROFILE_SECONDS)
+        profiles = self._visit.profile(self._chosen(uids), _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)
         trace = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
         failed = trace.add_profiles(profiles)

@@ -45,7 +45,7 @@ from monarch.runs.detached import (
     copies_of_running,
     note_remote,
 )
-from monarch.runs.record.folder import REMOTE, RUNS, RunFolder, find_run, runs_in
+from monarch.runs.record.folder import REMOTE, RUNS, RunFolder, find_run, make_runs_folder, runs_in
 from monarch.runtime.client_agent import client
 from monarch.runtime.links.secret import SECRET_VARIABLES
 from monarch.runtime.programs.remote_program import ProgramEnd, RemoteProgram
@@ -251,9 +251,7 @@ def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
     )
     if end.status:
         return None
-    RUNS.mkdir(exist_ok=True)
-    if not (RUNS / ".gitignore").exists():
-        (RUNS / ".gitignore").write_text("*\n")
+    make_runs_folder(RUNS)
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
         for member in files.getmembers():
             if member.isfile() and ".." not in Path(member.name).parts:

@@ -26,10 +26,7 @@ class BulletinListener:
     """
 
     def __init__(
-        self,
-        node: Node,
-        hosts: Callable[[], list[ProcAddress]],
-        heard: Callable[[], object] = lambda: None,
+        self, node: Node, hosts: Callable[[], list[ProcAddress]], heard: Callable[[], object]
     ) -> None:
         self._node = node
         self._hosts = hosts

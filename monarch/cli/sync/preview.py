@@ -131,7 +131,7 @@ def _changes(start: Manifest, goal: Manifest, held: Mapping[bytes, int]) -> Iter
     yield from sorted(changes, key=lambda change: change.path)
 
 
-def preview_lines(preview: Preview, *, lists_all: bool = True) -> Iterator[str]:
+def preview_lines(preview: Preview, *, lists_all: bool) -> Iterator[str]:
     """Yield a line for each changed path, then a summary.
 
     If there are many paths, and ``lists_all`` is false, yield their number in each folder, and the

@@ -52,7 +52,7 @@ def pusher_here(*, partly: bool = False) -> Pusher:
     return pusher
 
 
-def find_pusher(*, partly: bool = False) -> Pusher | None:
+def find_pusher(*, partly: bool) -> Pusher | None:
     """Return the pusher for this folder's running allocation, or ``None``.
 
     With ``partly`` it is enough that one host answers.

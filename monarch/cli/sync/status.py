@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from monarch.cli.allocation.host_table import in_short
@@ -34,8 +33,8 @@ class Standing(NamedTuple):
 def standings(
     responses: Mapping[str, Response[HostState]],
     procs: Mapping[str, int],
-    like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
-    name_of: Callable[[str], str] = str,
+    like_now: Mapping[str, Collection[int]],
+    name_of: Callable[[str], str],
 ) -> list[Standing]:
     """Return the standing of each host, from the hosts' answers by URL.
 

@@ -256,16 +256,21 @@ def writing_in(folder: Path) -> AbstractContextManager[None]:
     return writing(f"the run's folder in {folder}")
 
 
+def make_runs_folder(base: Path) -> None:
+    """Make a folder for runs, if there is none. Git ignores it, so it is in no workspace."""
+    base.mkdir(parents=True, exist_ok=True)
+    ignore = base / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+
+
 def new_run(name: str, base: Path = RUNS) -> RunFolder:
-    """Make an empty folder for a run that begins now; git ignores it, so it is in no workspace.
+    """Make an empty folder for a run that begins now, in the folder ``base`` for runs.
 
     Raises ``JobError`` if it cannot be made.
     """
     with writing_in(base):
-        base.mkdir(parents=True, exist_ok=True)
-        ignore = base / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n")
+        make_runs_folder(base)
         path = first = base / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         for number in itertools.count(2):
             with suppress(FileExistsError):
