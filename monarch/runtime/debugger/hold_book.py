@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from monarch.core.holds import HeldTime, all_stand, begun, gone_on
+from monarch.net.loop import Timer
 from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
@@ -34,6 +35,10 @@ class HoldBook:
         self._new: list[HoldNote] = []
         #: Calls that were held when their proc ended.
         self._lost: deque[LostHold] = deque(maxlen=_MOST_LOST)
+        #: The waits of the last report of new calls, and of the last that no call is held. They may
+        #: be over.
+        self._new_timer: Timer | None = None
+        self._over_timer: Timer | None = None
         #: Whether a report says that clocks are stopped.
         self._has_told = False
         #: How long a report waits after the first call for those of other ranks.
@@ -77,7 +82,9 @@ class HoldBook:
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
         if how is not Gone.EXPECTED and uid in self._holds:
-            self._node.loop.call_soon(lambda: self.forget(uid))
+            failure = self._node.failure_of(uid)
+            reason = "" if failure is None or failure.expected else failure.reason
+            self._node.loop.call_soon(lambda: self.forget(uid, reason))
 
     def _on_changed(self, changed: HoldsChanged) -> None:
         if changed.holds:
@@ -85,11 +92,16 @@ class HoldBook:
         else:
             self._holds.pop(changed.proc, None)
         new = [hold for hold in changed.holds if hold.is_waiting and hold.id not in self._known]
-        self._known.intersection_update([hold.id for hold in self.all()])
+        ids = {hold.id for hold in self.all()}
+        self._known &= ids
+        self._new = [hold for hold in self._new if hold.id in ids]
         if new:
             self._known.update(hold.id for hold in new)
             if not self._new:
-                self._node.loop.call_later(self.together_seconds, self._tell_new)
+                if self._new_timer is not None:
+                    # The wait of a report that was made early, or whose calls have all ended.
+                    self._new_timer.cancel()
+                self._new_timer = self._node.loop.call_later(self.together_seconds, self._tell_new)
             self._new += new
             if all_stand(self._new):
                 self._tell_new()
@@ -101,14 +113,16 @@ class HoldBook:
             self.time.hold(is_held, self._node.loop.time())
             self.on_held(is_held)
             if not is_held:
-                self._node.loop.call_later(_TOLD_SECONDS, self._tell_over)
+                self._over_timer = self._node.loop.call_later(_TOLD_SECONDS, self._tell_over)
+            elif self._over_timer is not None:
+                self._over_timer.cancel()
 
     def _tell_over(self) -> None:
         """Report that timeouts run again, because no call is held any longer.
 
         Between two commands of a debugger no call is held for a moment; that is not reported.
         """
-        if self._has_told and not self.time.is_held:
+        if self._has_told:
             self._has_told = False
             seconds, self._held_before = self.seconds() - self._held_before, self.seconds()
             self.tell(gone_on(seconds))
