@@ -28,12 +28,15 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def ask(node: Node, *urls: str, seconds: float) -> list[str]:
-    addresses = {url: HostUrl.parse(url).address(machine_id()) for url in urls}
+    """Return the errors of hosts, which are asked by names such as people give them."""
+    addresses = {
+        f"gpu{number}": HostUrl.parse(url).address(machine_id()) for number, url in enumerate(urls)
+    }
     for address in addresses.values():
         node.address_book.expect(address)
         node.address_book.peer_up(address)
     found = inspect_hosts(node, addresses, seconds=seconds)
-    return [found[url].error for url in urls]
+    return [found[name].error for name in addresses]
 
 
 def test_where_nobody_listens_is_found_without_waiting(node: Node, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from monarch.runtime.answers import Response, collect, wait_for
 from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import HostState, Inspect, Request
@@ -38,34 +39,60 @@ def ask_hosts(
     seconds: float = ASK_SECONDS,
     coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[A]]:
-    """Return the answer of each host, by URL; for a host that fails, it has an error.
+    """Return the answer of each host, by name; for a host that fails, it has an error.
 
     All hosts are waited for at the same time. A host without a listening process fails at once, or
-    after ``coming_up_seconds`` if its agent ``may_come_up``. An agent that listens and does not
-    answer fails after ``seconds``, or sooner if it was ``silent`` the last time.
+    after ``coming_up_seconds`` if its agent ``may_come_up``. Any other host that does not answer
+    fails after ``seconds``, or sooner if it was ``silent`` the last time.
     """
-    began = time.monotonic()
-    answers = {url: node.ask(address, request) for url, address in addresses.items()}
+    return responses_of(
+        node,
+        addresses,
+        {name: node.ask(address, request) for name, address in addresses.items()},
+        silent=silent,
+        may_come_up=may_come_up,
+        seconds=seconds,
+        coming_up_seconds=coming_up_seconds,
+    )
 
-    def wait_until(end_seconds: float, urls: Iterable[str]) -> None:
-        wait_for([answers[url] for url in urls], began + end_seconds - time.monotonic())
+
+def responses_of(
+    node: Node,
+    addresses: Mapping[str, ProcAddress],
+    answers: Mapping[str, Promise[Response[A]]],
+    *,
+    silent: Collection[str] = (),
+    may_come_up: bool = False,
+    seconds: float = ASK_SECONDS,
+    coming_up_seconds: float = COMING_UP_SECONDS,
+) -> dict[str, Response[A]]:
+    """Wait for hosts that were just asked, as `ask_hosts` does."""
+    began = time.monotonic()
+
+    def wait_until(end_seconds: float, names: Iterable[str]) -> None:
+        wait_for([answers[name] for name in names], began + end_seconds - time.monotonic())
 
     wait_until(_FIRST_SECONDS, answers)
     if may_come_up:
         wait_until(coming_up_seconds, answers)
-    silent_urls = [url for url, answer in answers.items() if not answer.is_set and "://" in url]
-    closed = closed_of(silent_urls, node)
-    wait_until(_SILENT_SECONDS, set(silent) & answers.keys())
+    urls = {
+        name: url
+        for name, answer in answers.items()
+        if not answer.is_set
+        for url in addresses[name].urls[:1]
+    }
+    closed_urls = closed_of(set(urls.values()), node)
+    closed = {name for name, url in urls.items() if url in closed_urls}
+    wait_until(_SILENT_SECONDS, (answers.keys() - closed) & set(silent))
     wait_until(seconds, answers.keys() - closed - set(silent))
     late = (
-        f"no answer within {seconds:.0f} s, though somebody listens there: its host agent hangs "
-        "or is stopped"
+        f"no answer within {seconds:.0f} s: its host agent hangs or is stopped, or its machine is "
+        "out of reach"
     )
-    responses = collect(answers, 0.0, late)
     nobody: Response[A] = Response(None, NOBODY_THERE)
     return {
-        url: nobody if url in closed and not answers[url].is_set else answer
-        for url, answer in responses.items()
+        name: nobody if name in closed and not answers[name].is_set else response
+        for name, response in collect(answers, 0.0, late).items()
     }
 
 
@@ -78,7 +105,7 @@ def inspect_hosts(
     seconds: float = ASK_SECONDS,
     coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[HostState]]:
-    """Return the state of each host, by URL, as `ask_hosts` does."""
+    """Return the state of each host, by name, as `ask_hosts` does."""
     return ask_hosts(
         node,
         addresses,
