@@ -65,7 +65,7 @@ def main() -> None:
     began = time.perf_counter()
     answer = steppers.step.call()
     agent = client()
-    visit = Visit(agent.node, lambda: [agent.node.address])
+    visit = Visit(agent.node, lambda: {"this program": agent.node.address})
     while len([hold for hold in visit.holds() if hold.is_waiting]) < given.procs:
         time.sleep(0.01)
     print(f"all stand after               {(time.perf_counter() - began) * 1000:8.1f} ms")

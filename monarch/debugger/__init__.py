@@ -6,7 +6,7 @@ What to open:
     console           `monarch debug`: the console
     command_line      the parser of its commands
     screen            its input and output: a terminal, or plain lines
-    visit             its questions to procs and host agents
+    visit             its questions to hosts and procs
     attachment        the console at one held call
     holds_table       the table of held calls, as `list` prints it
     running           commands for ranks that run

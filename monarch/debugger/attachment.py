@@ -119,14 +119,15 @@ class Attachment:
     def _listen(self) -> None:
         """Show the debugger's output until the call ends. It runs on a thread of its own."""
         visit, hold = self._visit, self._hold
-        was_waiting = False
+        was_waiting, seconds = False, 0.0  # There is output at first, so a wait is for a rank.
         while not self._detached.is_set():
-            question = HoldText(hold.id, self._number, was_waiting, _LISTEN_SECONDS)
+            question = HoldText(hold.id, self._number, was_waiting, seconds)
             try:
-                output = visit.ask(hold.proc, question, _LISTEN_SECONDS)
+                output = visit.ask(hold.proc, question, seconds)
             except NotAnswered as error:
-                self._end(f"{hold.actor} {hold.rank} is gone: {error}")
+                self._end(f"{hold.actor} {hold.rank}: {error}")
                 return
+            seconds = _LISTEN_SECONDS
             if self._detached.is_set():
                 return
             self._number, was_waiting = output.number, output.is_waiting

@@ -41,7 +41,7 @@ class Breakpoints:
         visit = self._visit
         request = change or BreakPlace(number=0, file="", line=0, condition="", is_gone=False)
         places: dict[int, BreakPlace] = {}
-        answers = visit.ask_places(visit.places(), request)
+        answers = visit.ask_hosts(request)
         for answer in answers:
             places.update({place.number: place for place in answer.breaks})
         return dict(sorted(places.items()))

@@ -72,7 +72,7 @@ class Console:
             return True
         typed = parse_line(line)
         if self._is_together and typed.name not in ("alone", "quit", "list", "where", "help"):
-            self._tell_all(self._waiting(), line.strip())
+            self._carry_out(lambda: self._tell_all(self._waiting(), line.strip()))
             return True
         if typed.error:
             self._screen.write(typed.error)
@@ -84,6 +84,7 @@ class Console:
         return True
 
     def _carry_out(self, command: Callable[[], None]) -> None:
+        """Run a command, and show its errors and the hosts that did not answer it."""
         try:
             command()
         except KeyboardInterrupt:
@@ -92,6 +93,8 @@ class Console:
             self._screen.write("interrupted\n")
         except (NotAnswered, ValueError) as error:
             self._screen.write(f"Error processing command: {error}\n")
+        for line in self._visit.silence():
+            self._screen.write(f"{line}\n")
 
     def _commands(self) -> dict[str, Callable[[Typed], None]]:
         return {
@@ -228,17 +231,21 @@ class Console:
         """Send a line to the debuggers of ``holds``; return their answers, by actor and rank.
 
         An answer is ``None`` if the call has not stopped again within ``seconds``, and "" if it has
-        ended.
+        ended. A rank that does not answer gets no line, and its answer says so.
         """
         seconds = self._step_seconds if seconds is None else seconds
         visit = self._visit
-        numbers = {hold.id: self._output(hold, -1, 0.0).number for hold in holds}
+        outputs = visit.ask_holds(holds)
         for hold in holds:
-            visit.begin(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
+            if not outputs[hold.id].error:
+                visit.begin(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
         deadline = time.monotonic() + seconds
         answers: dict[tuple[str, int], str | None] = {}
         for hold in holds:
-            answers[hold.actor, hold.rank] = self._answer_of(hold, numbers[hold.id], line, deadline)
+            output = outputs[hold.id]
+            answers[hold.actor, hold.rank] = output.error or self._answer_of(
+                hold, output.answer.number, line, deadline
+            )
         return answers
 
     def _answer_of(self, hold: HoldNote, number: int, line: str, deadline: float) -> str | None:

@@ -37,20 +37,21 @@ class RunningRanks:
         collectives."""
         procs = self._visit.procs()
         states = states_of(self._visit, procs, typed.ranks)
-        if not states:
+        holds = [hold for hold in self._visit.holds() if hold.is_waiting]
+        rows: dict[str, dict[int, str]] = {}
+        for hold in holds:
+            if is_in(typed.ranks, hold.rank, hold.labels, hold.sizes):
+                rows.setdefault(hold.actor, {})[hold.rank] = (
+                    f"HELD at {hold.place} in {hold.function}"
+                )
+        if not states and not rows:
             chosen(procs, typed.ranks)  # Says which there are.
             self._screen.write("no actor runs there\n")
-        holds = {(h.proc, h.actor): h for h in self._visit.holds() if h.is_waiting}
         states, flights = self._in_flight(procs, states)
-        rows: dict[str, dict[int, str]] = {}
         for state in states:
-            hold = holds.get((state.proc, state.actor))
-            rows.setdefault(state.actor, {})[state.rank] = (
-                f"HELD at {hold.place} in {hold.function}"
-                if hold
-                else state.doing(holds.values(), flights.number(state))
-            )
-        for actor, by_rank in rows.items():
+            doing = state.doing(holds, flights.number(state))
+            rows.setdefault(state.actor, {}).setdefault(state.rank, doing)
+        for actor, by_rank in sorted(rows.items()):
             for ranks in group(by_rank):
                 self._screen.write(f"{actor} {ranks.who:<12}  {ranks.answer}\n")
         for text in flights.mismatches():
@@ -196,7 +197,7 @@ class RunningRanks:
         held = [hold for hold in self._visit.holds() if hold.is_waiting]
         states, flights = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
         for state in states:
-            if state.actor in actors:
+            if state.actor in actors or state.error:
                 doing = state.doing(held, flights.number(state))
                 self._screen.write(f"{state.actor} rank {state.rank}: {doing}\n")
         if not states:
@@ -239,7 +240,8 @@ class Flights:
 class ActorState(NamedTuple):
     """An actor at one moment: the user's innermost frame, and the collective it is in.
 
-    ``may_be_in_one``: it is at a place where torch starts collectives by itself.
+    ``may_be_in_one``: it is at a place where torch starts collectives by itself. For a proc that
+    does not answer, ``actor`` is its mesh, and ``error`` says why nothing else is known.
     """
 
     proc: str
@@ -247,15 +249,18 @@ class ActorState(NamedTuple):
     rank: int
     method: str
     place: str
-    collective: str
-    waits: bool
+    collective: str = ""
+    waits: bool = False
     may_be_in_one: bool = False
+    error: str = ""
 
     def doing(self, held: Iterable[HoldNote], number: str = "") -> str:
         """Describe what the actor does, with the ranks that it waits for as far as they are known.
 
         ``number`` is its collective's.
         """
+        if self.error:
+            return self.error
         if not self.method:
             return "idle"
         text = f"in {self.method}, {self.place}" if self.place else f"in {self.method}"
@@ -267,11 +272,16 @@ class ActorState(NamedTuple):
 
 
 def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list[ActorState]:
-    """Return the states of the actors of these ranks, without monarch's own actors."""
+    """Return the states of the actors of these ranks, without monarch's own actors, and of procs
+    that do not answer."""
     answers = visit.ask_many(procs, StacksAsked(False))
     states = []
     for proc in procs:
-        for actor in answers[proc.uid].or_else({}).get("actors", ()):
+        answer = answers[proc.uid]
+        if answer.error and is_in(ranks, proc.rank, proc.labels, proc.sizes):
+            error = _why_silent(answer.error)
+            states.append(ActorState(proc.uid, proc.mesh, proc.rank, "", "", error=error))
+        for actor in answer.or_else({}).get("actors", ()):
             if not is_in(ranks, actor["rank"], actor["labels"], actor["sizes"]):
                 continue
             frames = actor["frames"]
@@ -316,3 +326,7 @@ def _why_not_stopped(error: str) -> str:
         f"{error}: it is stopped, or a thread holds the GIL; it stops when it does. "
         "`monarch stacks --native` may show where it is"
     )
+
+
+def _why_silent(error: str) -> str:
+    return f"{error}: it is stopped, or a thread holds the GIL" if error == NO_ANSWER else error

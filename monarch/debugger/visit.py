@@ -1,31 +1,37 @@
-"""Questions to procs and host agents, without being their client, over the node's own links.
+"""Questions to procs and hosts, without being their client, over the node's own links.
 
-The hosts are those of the folder's allocation, if there is one. Programs are the clients that this
-user runs on this machine; they are hosts too, and know all held calls of their procs.
+Hosts are host agents, and programs: a program is the host of the procs that it spawns on its own
+machine, and knows the held calls of all its procs.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from monarch.core.rank_sets import RanksType, in_ranges, is_in, unknown_dims
 from monarch.errors import MonarchError
 from monarch.net.machine import user_name
-from monarch.observe.visit import programs_here
-from monarch.runtime.answers import Response, collect, wait_for
+from monarch.runtime.answers import Response, collect
+from monarch.runtime.hosts.asking import ASK_SECONDS, responses_of
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import EnvSet, HoldNames, HoldsAsked, Inspect, Request
+from monarch.wire.message import (
+    EnvSet,
+    HoldNames,
+    HoldOutput,
+    HoldsAsked,
+    HoldText,
+    Inspect,
+    Request,
+)
 
 _SECONDS = 3.0
-_PROGRAM_SECONDS = 0.5
 NO_ANSWER = "does not answer"
 
 A = TypeVar("A")
@@ -66,21 +72,29 @@ def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
 
 
 class Visit:
-    """Asks hosts and programs; ``hosts`` returns the current addresses of host agents.
+    """Asks hosts and procs; ``hosts`` returns the current addresses of hosts, by name.
 
-    A process that does not answer within ``seconds`` is left out.
+    Each question waits up to ``host_seconds`` for the answers of hosts, and up to ``seconds`` for
+    those of procs.
     """
 
+    names_seconds = 0.5  # A line that was typed is read only after the completion of its words.
+
     def __init__(
-        self, node: Node, hosts: Callable[[], Iterable[ProcAddress]], seconds: float = _SECONDS
+        self,
+        node: Node,
+        hosts: Callable[[], Mapping[str, ProcAddress]],
+        seconds: float = _SECONDS,
+        host_seconds: float = ASK_SECONDS,
     ) -> None:
         self.node = node
-        self._hosts = hosts
+        self.hosts = hosts
         self._seconds = seconds
-        #: The programs that were found the last time.
-        self._programs: set[Uid] = set()
-        #: Programs that did not answer the last time, so that they get less time.
-        self._silent: set[Uid] = set()
+        self._host_seconds = host_seconds
+        #: The answers to the last question to hosts, by name. Some may still come.
+        self._last_answers: Mapping[str, Promise[Response[Any]]] = {}
+        #: Why hosts did not answer, by name, until `silence` returns it.
+        self._silent: dict[str, str] = {}
         #: The procs that hosts have told of, by uid.
         self._met: dict[Uid, ProcAddress] = {}
         #: Held calls whose process has ended, oldest first.
@@ -88,21 +102,41 @@ class Visit:
         #: This console, as others see it: the user and the pid.
         self.who = f"{user_name()}:{os.getpid()}"
 
-    def places(self) -> list[ProcAddress]:
-        """Return the processes that know what runs: the hosts, and this user's programs here."""
-        by_uid = {address.uid: address for address in self._hosts()}
-        programs = [address for pid, address in programs_here() if pid != os.getpid()]
-        self._programs = {address.uid for address in programs}
-        for address in programs:
-            by_uid.setdefault(address.uid, address)
-        return list(by_uid.values())
+    def ask_hosts(self, request: Request[A]) -> list[A]:
+        """Return the answers of hosts, without those that do not answer: `silence` names these.
+
+        A host that has not answered the last question is waited for only briefly. Its answer
+        counts however late it comes, so a host that is only slow keeps its full time.
+        """
+        hosts = self.hosts()
+        silent = [name for name, answer in self._last_answers.items() if not answer.is_set]
+        for name, address in hosts.items():
+            if name in silent:
+                # Another agent may listen there now, to which this process is a stranger.
+                self._connect(address)
+            else:
+                self.node.address_book.reach(address)
+        answers = {name: self.node.ask(address, request) for name, address in hosts.items()}
+        responses = responses_of(
+            self.node, hosts, answers, silent=silent, seconds=self._host_seconds
+        )
+        self._last_answers = answers
+        self._silent |= {name: got.error for name, got in responses.items() if got.error}
+        return [response.answer for response in responses.values() if not response.error]
+
+    def silence(self) -> list[str]:
+        """Return which hosts did not answer a question since the last call, and why, a line
+        each."""
+        lines = [f"{name}: {reason}" for name, reason in self._silent.items()]
+        self._silent = {}
+        return lines
 
     def holds(self) -> list[HoldNote]:
         """Return all held calls, by actor and rank; those whose process has ended go into
         ``lost``."""
         holds: dict[str, HoldNote] = {}
         lost: dict[str, LostHold] = {}
-        for calls in self.ask_places(self.places(), HoldsAsked()):
+        for calls in self.ask_hosts(HoldsAsked()):
             for uid, address in calls.procs.items():
                 self._met.setdefault(uid, address)
             for hold in calls.holds:
@@ -115,7 +149,7 @@ class Visit:
     def procs(self) -> list[SeenProc]:
         """Return all running procs, by mesh and rank."""
         procs: dict[Uid, SeenProc] = {}
-        for host in self.ask_places(self.places(), Inspect()):
+        for host in self.ask_hosts(Inspect()):
             for proc in host.procs:
                 if proc.address is None:
                     continue
@@ -133,16 +167,11 @@ class Visit:
                 )
         return sorted(procs.values(), key=lambda proc: (proc.mesh, proc.rank))
 
-    def ask_places(self, places: Iterable[ProcAddress], request: Request[A]) -> list[A]:
-        """Return the answers of hosts and programs, without those that do not answer."""
-        answers = self._ask_all(places, request, self._seconds).values()
-        return [response.answer for response in answers if not response.error]
-
     def env_notes(self) -> dict[str, str]:
         """Return the variables that were set for later procs, each with a note of the user and the
         time."""
         notes_by_name: dict[str, str] = {}
-        for notes in self.ask_places(self.places(), EnvSet({}, "", ())):
+        for notes in self.ask_hosts(EnvSet({}, "", ())):
             notes_by_name.update(notes)
         return notes_by_name
 
@@ -158,13 +187,20 @@ class Visit:
             raise NotAnswered(answer.value.error)
         return answer.value.answer
 
+    def ask_holds(self, holds: Iterable[HoldNote]) -> dict[str, Response[HoldOutput]]:
+        """Return the output so far of held calls, by their ids; those that do not answer in time
+        have an ``error``."""
+        answers = {
+            hold.id: self.begin(hold.proc, HoldText(hold.id, -1, was_waiting=False, seconds=0.0))
+            for hold in holds
+        }
+        return collect(answers, self._seconds, NO_ANSWER)
+
     def names(self, hold: HoldNote, text: str) -> list[str]:
         """Return the names that complete ``text`` at a held call; none if it does not answer."""
-        try:
-            names = self.ask(hold.proc, HoldNames(hold.id, text))
-        except NotAnswered:
-            return []
-        return list(names)
+        answer = self.begin(hold.proc, HoldNames(hold.id, text))
+        answer.wait(self.names_seconds)
+        return list(answer.value.or_else(())) if answer.is_set else []
 
     def begin(self, proc: Uid, request: Request[A]) -> Promise[Response[A]]:
         """Send a request to a proc; return a promise of the answer, without waiting."""
@@ -179,25 +215,15 @@ class Visit:
         """Return the answers of procs, by uid; those that do not answer in time have an
         ``error``."""
         seconds = self._seconds if seconds is None else seconds
-        return self._ask_all([proc.address for proc in procs], request, seconds)
-
-    def _ask_all(
-        self, places: Iterable[ProcAddress], request: Request[A], seconds: float
-    ) -> dict[Uid, Response[A]]:
-        began = time.monotonic()
-        promises = {address.uid: self._request(address, request) for address in places}
-        # A program here that was silent before may be one of another version.
-        silent = [promises[uid] for uid in promises if uid in self._silent]
-        wait_for([promises[uid] for uid in promises if uid not in self._silent], seconds)
-        wait_for(silent, began + min(seconds, _PROGRAM_SECONDS) - time.monotonic())
-        answered = {uid for uid, answer in promises.items() if answer.is_set}
-        self._silent -= answered
-        self._silent |= self._programs & (promises.keys() - answered)
-        return collect(promises, 0.0, NO_ANSWER)
+        answers = {proc.uid: self._request(proc.address, request) for proc in procs}
+        return collect(answers, seconds, NO_ANSWER)
 
     def _request(self, address: ProcAddress, request: Request[A]) -> Promise[Response[A]]:
-        book = self.node.address_book
-        if book.peers.get(address.uid) is None and address.urls:
-            book.expect(address)
-            book.peer_up(address)
+        if self.node.address_book.peers.get(address.uid) is None and address.urls:
+            self._connect(address)
         return self.node.ask(address, request)
+
+    def _connect(self, address: ProcAddress) -> None:
+        """Connect to a process; an earlier connection to it ends."""
+        self.node.address_book.expect(address)
+        self.node.address_book.peer_up(address)

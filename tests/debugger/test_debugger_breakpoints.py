@@ -18,11 +18,8 @@ import monarch.actor
 from monarch.actor import ActorError, ProcMesh, SupervisionError, this_host
 from monarch.config import configured
 from monarch.debugger.console import holds_table
-from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
 from monarch.runtime.debugger.break_places import moved_line
-from monarch.wire.address import ProcAddress
-from monarch.wire.message import HeldCalls
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import Typist, console, type_into, visit_self, wait_for_holds
 from tests.support import Printed, wait_for
@@ -337,31 +334,6 @@ def test_the_list_has_fewer_columns_where_the_terminal_is_narrow(steppers: Any) 
         assert "held_actors.step" in table[3]
     console("continue")
     assert answer.get(timeout=60) == 2
-
-
-def test_a_program_that_was_silent_is_waited_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is busy for a moment is waited for like any other, and again once it answers."""
-    waited: list[float] = []
-
-    class Asked:
-        value = Response(HeldCalls())
-
-        def __init__(self, answers: bool) -> None:
-            self.is_set = answers
-
-        def wait(self, seconds: float) -> bool:
-            if seconds > 0:
-                waited.append(seconds)
-            return self.is_set
-
-    visit, answers = visit_self(), iter([False, False, True, False])
-    other = ProcAddress("another", ("ipc:///nowhere",), visit.node.address.machine)
-    monkeypatch.setattr("monarch.debugger.visit.programs_here", lambda: [(0, other)])
-    monkeypatch.setattr(visit, "_hosts", list)
-    monkeypatch.setattr(visit, "_request", lambda address, make: Asked(next(answers)))
-    for _ in range(4):
-        assert visit.holds() == []
-    assert [seconds > 0.5 for seconds in waited] == [True, False, False, True]
 
 
 def test_a_line_is_found_again_after_an_edit() -> None:

@@ -55,10 +55,12 @@ class Typist:
 
 
 def visit_self(seconds: float = SECONDS) -> Visit:
-    """The view that a console gets of the program that the test is; it waits so long for
-    answers."""
+    """The view that a console gets of the program that the test is; it waits so long for the
+    answers of ranks."""
     agent = client()
-    return Visit(agent.node, lambda: [agent.node.address], seconds)
+    visit = Visit(agent.node, lambda: {"this program": agent.node.address}, seconds, SECONDS)
+    visit.names_seconds = SECONDS
+    return visit
 
 
 def type_into(visit: Visit, typist: Typist) -> None:

@@ -24,6 +24,7 @@ from monarch.debugger.screen import make_screen
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
 from monarch.net.machine import machine_id
+from monarch.observe.visit import programs_here
 from monarch.runtime.client_agent import client
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.words import counted
@@ -34,9 +35,22 @@ _PY_SPY_SECONDS = 20.0
 def visit_here() -> Visit:
     """Return a visit to this folder's hosts, and to this user's programs on this machine."""
     job = noted_job()
+    #: The hosts of the job that were connected to, by URL.
+    visited: dict[str, ProcAddress] = {}
 
-    def hosts() -> list[ProcAddress]:
-        return [] if job is None else [job.visit(url) for url in job.urls()]
+    def hosts() -> dict[str, ProcAddress]:
+        hosts = {}
+        if job is not None:
+            names = job.names_by_url()
+            for url in job.urls():
+                if url not in visited:
+                    visited[url] = job.visit(url)
+                hosts[names.get(url, url)] = visited[url]
+        uids = {address.uid for address in hosts.values()}
+        for pid, address in programs_here():
+            if pid != os.getpid() and address.uid not in uids:
+                hosts[f"program {pid}"] = address
+        return hosts
 
     return Visit(client().node, hosts)
 
@@ -61,12 +75,19 @@ def procs_here(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Vis
         raise click.UsageError(str(error)) from None
     visit = visit_here()
     all_procs = visit.procs()
+    tell_silence(visit)
     procs = [proc for proc in all_procs if mesh in ("", proc.mesh) and is_in(rank_set, proc.rank)]
     if procs or may_be_none:
         return visit, procs
     if all_procs:
         raise JobError(f"that is none of the procs that run: {in_words(all_procs)}")
     raise nothing_runs()
+
+
+def tell_silence(visit: Visit) -> None:
+    """Print which hosts did not answer, and why."""
+    for line in visit.silence():
+        click.echo(line, err=True)
 
 
 def in_words(procs: Iterable[SeenProc]) -> str:
@@ -132,7 +153,8 @@ def debug(name: str | None, rank: int | None) -> None:
     try:
         console.run(name or "", rank or 0)
     except NotAnswered as error:
-        raise JobError(f"there is nothing to attach to: {error}") from None
+        reasons = "; ".join([str(error), *visit.silence()])
+        raise JobError(f"there is nothing to attach to: {reasons}") from None
 
 
 def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from monarch.cli.debug.debug import by_mesh, in_words, nothing_runs, procs_here
+from monarch.cli.debug.debug import by_mesh, in_words, nothing_runs, procs_here, tell_silence
 from monarch.core.environment import EnvRow, counts_when, lines_of, rows_of
 from monarch.core.rank_sets import in_ranges
 from monarch.debugger.visit import SeenProc, Visit
@@ -101,11 +101,11 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
     visit, procs = procs_here(ranks, mesh, may_be_none=True)
     order_ranks = () if ranks == "all" else tuple(sorted({proc.rank for proc in procs}))
     order = EnvSet(values, user_name(), order_ranks)
-    places = visit.places()
-    if not places:
+    if not visit.hosts():
         raise JobError("no allocation is up for this folder, and no program of yours runs here")
-    if not visit.ask_places(places, order):
+    if not visit.ask_hosts(order):
         raise nothing_runs()
+    tell_silence(visit)
     failed = {}
     if not new_only:
         answers = visit.ask_many(procs, order)
