@@ -313,11 +313,12 @@ def test_a_client_that_stops_reading_delays_no_actor_and_gets_the_end(tmp_path: 
             assert client.wait(SECONDS) == 0
         finally:
             client.kill()
+    first = []
     for rank in range(2):
         mine = [line for line in printed if line.startswith(f"[prints {rank}] ")]
         lines = [line for line in mine if "dropped" not in line]
         dropped = [line for line in mine if "dropped" in line]
-        assert lines[0] == f"[prints {rank}] line 0 {DOTS}"
+        first.append(lines[0])
         assert lines[-1] == f"[prints {rank}] line {num_lines - 1} {DOTS}"
         num_dropped = sum(int(line.split()[3].replace(",", "")) for line in dropped)
         assert num_dropped > 0
@@ -325,3 +326,5 @@ def test_a_client_that_stops_reading_delays_no_actor_and_gets_the_end(tmp_path: 
         path = only_file(tmp_path, f"{rank}.log")
         assert f"they are in {path}" in dropped[0]
         assert path.read_text() == "".join(f"line {n} {DOTS}\n" for n in range(num_lines))
+    # The rank that begins later may find all room taken, so that its first lines are the oldest.
+    assert {f"[prints {rank}] line 0 {DOTS}" for rank in range(2)} & set(first)
