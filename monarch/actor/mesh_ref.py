@@ -81,7 +81,7 @@ class OwnMeshRef(MeshRef):
     __slots__ = ()
 
     def for_programs(self) -> MeshRef:
-        """Return the reference in the form that programs get."""
+        """Return a plain ``MeshRef`` to the same mesh, which counts as a program's reference."""
         rebuild, state = self.__reduce__()
         return rebuild(*state)  # type: ignore[no-any-return]
 

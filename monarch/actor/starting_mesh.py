@@ -51,8 +51,9 @@ class StartingMesh(Syncable, LoggedMesh, ShapedMesh):
         return self
 
     def get(self: Self, timeout: float | None = None) -> Self:
-        """Wait until the mesh is ready, where no loop runs. Raises ``TimeoutError`` after
-        ``timeout`` seconds.
+        """Wait until the mesh is ready, and return it. Call it where no asyncio loop runs.
+
+        Raises ``TimeoutError`` after ``timeout`` seconds.
         """
         self.initialized.get(timeout)
         return self

@@ -28,7 +28,7 @@ _MAX_SHOWN = 10
 
 
 class _Ahead(MonarchError):
-    """Large files are about to be sent, and no person was asked about them."""
+    """Interrupts a push that is about to send large files about which no person was asked."""
 
     def __init__(self, files: Sequence[Entry]) -> None:
         super().__init__(files)
@@ -108,7 +108,7 @@ class LargeFiles:
             return set()
 
     def _remember(self, files: Iterable[Entry]) -> None:
-        """Record files of this folder about which nobody must be asked again."""
+        """Record files of this folder, so that nobody is asked about them again."""
         paths = sorted({*self._remembered(), *(entry.path for entry in files)})
         with suppress(OSError):  # If it cannot be written, they are asked about once more.
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")

@@ -79,7 +79,7 @@ def _has_ended_by_fault() -> bool:
 
 
 def _is_ours(error: OSError) -> bool:
-    """Whether the error is about a file of ours, not about one of the recipe's author."""
+    """Whether the error is about a file of monarch's own, in a run's folder or the state folder."""
     if not isinstance(error.filename, str):
         return False
     from monarch.job.state_folder import state_path

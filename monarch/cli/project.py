@@ -292,8 +292,9 @@ class Project(NamedTuple):
     def make_workspace(self) -> Workspace:
         """Return the workspace of the project.
 
-        A single folder becomes the replica's root; of several, each has its own path, or its name
-        if it is outside the project. Raises ``ConfigError``.
+        A single folder becomes the replica's root. Each of several folders has its own path, or its
+        name if it is outside the project. Raises ``ConfigError`` if two folders get the same path,
+        or if the section has an invalid value.
         """
         section = self.file.workspace
         landings = {folder: self._landing(folder) for folder in section.dirs}

@@ -99,10 +99,10 @@ def _file_of(module: ModuleType) -> str | None:
 
 
 class _FileStamp(NamedTuple):
-    """The state of a file at one moment, to find out later whether it has changed.
+    """The state of a file at one moment, by which a later change of the file is noticed.
 
-    ``text`` is kept if the file was just written, because another write at once may leave the same
-    time and size.
+    ``text`` is kept only if the file was written just before: a second write soon after the first
+    may leave size and time unchanged.
     """
 
     stat: tuple[int, ...] | None

@@ -217,8 +217,8 @@ class StoreJob(JobTrait):
     def state(self, cached_path: str | None = None) -> JobState:
         """Return the job's hosts.
 
-        No file is kept unless a path is given: another program cannot use the hosts once the ranks
-        have ended.
+        No state is kept unless ``cached_path`` is given: another program cannot use the hosts once
+        the ranks have ended.
         """
         return super().state(cached_path)
 

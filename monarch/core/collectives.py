@@ -73,10 +73,10 @@ class CollectiveMismatch:
 
 
 def mismatches(records: Mapping[int, Sequence[Collective]]) -> list[CollectiveMismatch]:
-    """Return the mismatches among the collectives of ``records``, which has the latest collectives
-    of each rank. For each group, at most one is returned.
+    """Return the mismatches of collectives, at most one for each process group.
 
-    Collectives that are under way and match are no mismatch: they may end.
+    ``records`` has the latest collectives of each rank. Collectives that match, and are still under
+    way, are no mismatch.
     """
     groups: dict[str, dict[int, dict[int, Collective]]] = defaultdict(dict)
     for rank, record in records.items():

@@ -44,11 +44,12 @@ Roots = Sequence[tuple[str, str]]
 
 
 class EditorBridge:
-    """The adapter and its sessions; the editor attaches at ``port``. After ``close`` all ranks run
-    on.
+    """Runs debugpy's adapter, through which an editor debugs ranks; the editor attaches at
+    ``port``.
 
-    ``tell`` is called about ranks that fail to join later. ``folders`` are the workspace's: paths
-    here, and their paths within a copy of it.
+    ``tell`` is called with a line about each rank that fails to join later. ``folders`` has the
+    local folders of the workspace, each with its path in a copy of the workspace. After ``close``
+    all ranks run on.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class EditorBridge:
         return failed
 
     def roots(self, procs: Iterable[SeenProc]) -> list[tuple[str, str]]:
-        """Return pairs of folders: of the workspace, and its copy on the hosts of these procs."""
+        """Return pairs of a local folder of the workspace, and its copy on these procs' hosts."""
         pairs = [
             (str(local), f"{proc.workspace}/{remote}".rstrip("/"))
             for proc in procs
@@ -170,10 +171,10 @@ def _why_not(proc: SeenProc, error: Exception) -> str:
 
 
 class _Adapter:
-    """debugpy's adapter process.
+    """The process of debugpy's adapter.
 
-    It leaves its parent by a fork, so it is identified by its process group, and its end by the end
-    of a pipe that it inherits.
+    The adapter forks and its parent ends, so its pid is not known: signals go to its process group.
+    Its end closes a pipe that it has inherited.
     """
 
     def __init__(self, port: int, token: str) -> None:

@@ -60,10 +60,10 @@ class RunningRanks:
     def _in_flight(
         self, procs: Sequence[SeenProc], states: Sequence[ActorState]
     ) -> tuple[list[ActorState], Flights]:
-        """Return the states, and torch's records of collectives.
+        """Return the states, and torch's records of collectives in the meshes of ranks that may be
+        in one.
 
-        The records are of ranks that are in a collective, or may be. A state that lacks its rank's
-        collective gets it from these.
+        A state that does not name its rank's collective gets the name from these records.
         """
         meshes = {proc.uid: proc.mesh for proc in procs}
         mesh_names = {

@@ -103,10 +103,10 @@ class Visit:
         self.who = f"{user_name()}:{os.getpid()}"
 
     def ask_hosts(self, request: Request[A]) -> list[A]:
-        """Return the answers of hosts, without those that do not answer: `silence` names these.
+        """Return the answers of the hosts that answer; `silence` names the others.
 
-        A host that has not answered the last question is waited for only briefly. Its answer
-        counts however late it comes, so a host that is only slow keeps its full time.
+        A host that still owes the answer to the question before this one gets only a short wait.
+        Once that answer has come, however late, the host gets its full time again.
         """
         hosts = self.hosts()
         silent = [name for name, answer in self._last_answers.items() if not answer.is_set]
@@ -176,9 +176,9 @@ class Visit:
         return notes_by_name
 
     def ask(self, proc: Uid, request: Request[A], more_seconds: float = 0.0) -> A:
-        """Return the answer of one proc, which may take ``more_seconds`` than usual.
+        """Return the answer of one proc. It may take ``more_seconds`` longer than usual.
 
-        Raises ``NotAnswered``.
+        Raises ``NotAnswered`` if the proc is unknown or gone, or does not answer in time.
         """
         answer = self.begin(proc, request)
         if not answer.wait(self._seconds + more_seconds):
@@ -203,7 +203,10 @@ class Visit:
         return list(answer.value.or_else(())) if answer.is_set else []
 
     def begin(self, proc: Uid, request: Request[A]) -> Promise[Response[A]]:
-        """Send a request to a proc; return a promise of the answer, without waiting."""
+        """Send a request to a proc; return a promise of the answer, without waiting.
+
+        Raises ``NotAnswered`` if it is not known where the proc runs.
+        """
         address = self._met.get(proc)
         if address is None:
             raise NotAnswered("it is not known where that runs")

@@ -12,8 +12,10 @@ from monarch.job.job import JobTrait
 
 
 def job_named(spec: str) -> JobTrait:
-    """Import and return the job ``spec``, MODULE.NAME, also from this folder. Raises
-    ``JobError``."""
+    """Import and return the job ``spec``, as MODULE.NAME. The module may be in this folder.
+
+    Raises ``JobError`` if it cannot be imported, or is no job.
+    """
     module, _, name = spec.rpartition(".")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -134,7 +134,7 @@ class JobTrait(ABC):
         return self.ending is None and self._is_running()
 
     def is_whole(self) -> bool:
-        """Whether it runs, and no host is missing."""
+        """Whether the allocation runs, and no host of it is missing."""
         return self.is_running()
 
     def running_urls(self) -> list[str]:
@@ -146,17 +146,18 @@ class JobTrait(ABC):
         return len(self.running_urls())
 
     def repair(self) -> list[str]:
-        """Restart hosts that have ended, at their addresses and with their workspaces; others go
-        on.
+        """Restart hosts that have ended, at their addresses and with their workspaces; return their
+        names.
 
-        Returns the names of the restarted hosts. Raises ``JobError``.
+        The other hosts go on. Raises ``JobError`` if the job cannot restart single hosts, or a host
+        cannot be restarted.
         """
         raise JobError(f"a {self.kind} job cannot bring a single host up again")
 
     def take_ways(self, now: JobTrait) -> None:  # noqa: B027  (most have none)
         """From now on, reach the hosts by the commands of ``now``.
 
-        It is the same job, as its author defines it today.
+        ``now`` is the same job, as its author defines it today.
         """
 
     def why_ended(self) -> str:
@@ -183,7 +184,7 @@ class JobTrait(ABC):
 
     @classmethod
     def _from_data(cls, data: dict[str, Any]) -> JobTrait:
-        """Make the job again from the data of ``_to_data``."""
+        """Return the job that ``data``, which `_to_data` returned, describes."""
         job = cls.__new__(cls)
         JobTrait.__init__(job)
         vars(job).update(data["attributes"])
@@ -486,7 +487,7 @@ def job_from_client(data: bytes) -> JobTrait:
     """Return the job whose state a client sent from another machine.
 
     The state is signed with that machine's key, so the caller must have checked that the sender has
-    the job's secret. Raises ``JobError``.
+    the job's secret. Raises ``JobError`` as `job_of` does.
     """
     fields = json.loads(data)
     for name in (SIGNATURE, "project_file"):  # That file is the client's.
@@ -495,9 +496,10 @@ def job_from_client(data: bytes) -> JobTrait:
 
 
 def job_of(fields: dict[str, Any]) -> JobTrait:
-    """Return the job that a state's fields describe, whose origin has been checked.
+    """Return the job that a state's fields describe. The caller has checked where they come from.
 
-    Raises ``JobError``.
+    Raises ``JobError`` for fields that are damaged, of another version, or of an unknown kind of
+    job.
     """
     try:
         kinds, version = [fields.pop("kind"), *fields.pop("bases", [])], fields.pop("version")

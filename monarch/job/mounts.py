@@ -93,11 +93,12 @@ class MountCopy:
         return self._replica.generation
 
     def handle(self, message: bytes, blobs: Sequence[bytes]) -> bytes:
-        """Answer a message of a push."""
+        """Answer a message of a push; return the encoded answer."""
         return encode(self._replica.handle(decode(message), list(blobs)))
 
     def commit(self, generation: int) -> bytes:
-        """Make the staged files visible."""
+        """Make the staged files of ``generation`` visible; return the encoded answer for the
+        source."""
         reply = encode(self._replica.handle(Commit(generation)))
         self._replica.settle()
         return reply
@@ -215,7 +216,10 @@ class _Mount(ABC):
         """Stop the transfer of changes. The copies stay."""
 
     def refresh(self) -> None:
-        """Transfer changes now. Raises ``SyncError`` and ``ActorError``."""
+        """Transfer changes now.
+
+        Raises ``SyncError`` if a copy refuses them, and ``ActorError`` if a host fails.
+        """
         with self._lock:
             self._transfer()
 
@@ -270,8 +274,8 @@ class RemoteMount(_Mount):
     def open(self) -> None:
         """Send the folder to the hosts, and from then on its changes.
 
-        Raises ``ValueError`` for a folder that does not exist, or overlaps the mount point,
-        ``SyncError`` and ``ActorError``.
+        Raises ``ValueError`` for a folder that does not exist, or overlaps the mount point. Raises
+        ``SyncError`` if a host refuses the files, and ``ActorError`` if a host fails.
         """
         if self._source is not None:
             return

@@ -88,7 +88,7 @@ def check_state_folder() -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600, atomically. Raises ``OSError`` that names ``path``."""
+    """Write a file of mode 0600, atomically. An ``OSError`` names ``path``."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(path, data)
 
@@ -96,7 +96,8 @@ def write_private(path: Path, data: bytes) -> None:
 def read_private(path: Path) -> bytes:
     """Return the content of a file that only this user could have written.
 
-    Raises ``FileNotFoundError``, and ``JobError`` for a file that others could have written.
+    Raises ``FileNotFoundError`` if there is no such file, and ``JobError`` if others could have
+    written it.
     """
     check_state_folder()
     with open(path, "rb") as file:

@@ -72,11 +72,12 @@ class RunLock:
 
 @dataclass
 class RunSession:
-    """Records what is run before it begins, and how it ended; a ``with`` block.
+    """A ``with`` block around a run: it records at the beginning what is run, and then how it
+    ended.
 
-    ``record`` is for the recipe. An exception that leaves the block is the run's end: "stopped" for
-    ``KeyboardInterrupt``, else "failed". Entering it raises ``JobError`` while another program runs
-    in the folder.
+    ``record`` is for the recipe. If an exception leaves the block, the run ended as "stopped"
+    (``KeyboardInterrupt``) or "failed". Entering the block raises ``JobError`` while another
+    program runs in the folder.
     """
 
     folder: RunFolder

@@ -48,8 +48,7 @@ class Response(Generic[A]):
 
     @property
     def answer(self) -> A:
-        """Return the answer. Call it only if there is no error, or the error comes with an
-        answer."""
+        """Return the answer. There must be one: it is missing if there is only an ``error``."""
         return cast(A, self._answer)
 
     def or_else(self, answer: A) -> A:

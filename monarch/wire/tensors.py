@@ -60,7 +60,7 @@ class _StorageTable:
 
 
 class TensorReducer:
-    """Reduces the tensors of one message. Belongs to a pickler."""
+    """Tells a pickler how to pickle the tensors of one message."""
 
     def __init__(self) -> None:
         self._torch: Any = sys.modules["torch"]

@@ -554,11 +554,11 @@ class DDPTrainer(Actor):
         return system_info(self.device)
 
     def resume(self) -> tuple[Path | None, tuple[str, ...]]:
-        """Resume from the checkpoint that the config names, if there is one, with any number of
-        ranks.
+        """Load the checkpoint that the config names, if there is one.
 
-        Without one, load the weights of `init_from`, if the config has it. Returns the checkpoint's
-        path, or None, and the errors of newer checkpoints.
+        It may be of a run with another number of ranks. If there is no checkpoint, load the weights
+        of `init_from`, if the config has it. Returns the path of the loaded checkpoint, or None,
+        and a text about each newer checkpoint that could not be used.
         """
         checkpoint, skipped = find_checkpoint_for_all(
             self.config.resume, self.checkpoint_dir, self.model, ["random_states"]
@@ -825,7 +825,8 @@ def check_share(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
 def validate(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
     """Check for `monarch recipe validate` that the data can be shared among the ranks.
 
-    Loads the data; raises ConfigError.
+    Loads the data. Raises TooFewSamples if it is too small for a step, and ConfigError if it cannot
+    be divided at all.
     """
     shape_of(config, num_hosts, procs_per_host)
 

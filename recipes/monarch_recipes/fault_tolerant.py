@@ -717,11 +717,11 @@ class ReplicaTrainer(Actor):
         self.progress = state["progress"]
 
     def resume(self, path: Path | None) -> tuple[Path | None, tuple[str, ...]]:
-        """Load the checkpoint at `path`, else the checkpoint that the config names, if there is
-        one.
+        """Load the checkpoint at `path`, else the one that the config names.
 
-        Without one, load the weights of `init_from`, if the config has it. Returns the checkpoint's
-        path, or None, and the errors of newer checkpoints.
+        If there is no checkpoint, load the weights of `init_from`, if the config has it. Returns
+        the path of the loaded checkpoint, or None, and a text about each newer checkpoint that
+        could not be used.
         """
         skipped: list[str] = []
         fits = functools.partial(
@@ -774,7 +774,8 @@ def check_places(config: FaultTolerantConfig, num_hosts: int, procs_per_host: in
 def validate(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
     """Check for `monarch recipe validate` that the data can be shared among the ranks.
 
-    Loads the data; raises ConfigError.
+    Loads the data. Raises TooFewSamples if it is too small for a step, and ConfigError if it cannot
+    be divided at all, or if the task has extra state.
     """
     refuse_extra_state(config.task, "fault_tolerant")
     train_data_of(config)

@@ -204,8 +204,10 @@ def _num_pieces(block: torch.Tensor) -> int:
 
 
 def _batches(blocks: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield the blocks one by one on a CPU. On a GPU join rests in batches of up to `PIECE`
-    elements: there, each call of a kernel costs the same, however small the tensor is.
+    """Yield the blocks in batches, each of which is summed by one call.
+
+    On a CPU a batch is one block. On a GPU small blocks are joined, up to `PIECE` elements, because
+    a call there costs the same for any small size.
     """
     batch: list[torch.Tensor] = []
     size = 0
@@ -222,7 +224,7 @@ def _batches(blocks: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 def _sums_of_batch(batch: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Return the weighted sum of each piece, shape (pieces,), int64, modulo 2**64.
 
-    A batch is one block, or several rests.
+    A batch is one block of `_blocks`, or several blocks that each have less than one whole piece.
     """
     weights = _weights(device)
     if len(batch) == 1:

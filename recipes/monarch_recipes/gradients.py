@@ -69,7 +69,10 @@ class AveragedGradients:
         self._old_stats: list[int] = []
 
     def expect(self) -> None:
-        """Call it before the backward pass that averages the gradients."""
+        """Prepare `complete`: remember the state of DDP before the backward pass that averages.
+
+        `complete` compares with it, to see whether DDP has averaged any gradient.
+        """
         self._old_stats = self._parallel.reducer.get_backward_stats()
 
     def complete(self) -> int:

@@ -96,7 +96,7 @@ def batches(
 ) -> Iterator[Any]:
     """Yield batches (inputs, labels) of up to `size` samples on the device, for these indices.
 
-    Raises SampleError; its message begins with `reader`.
+    Raises SampleError if a sample cannot be read; its message begins with `reader`.
     """
     for first in range(0, len(indices), size):
         yield on_device(device, _read(data, indices[first : first + size], collate), reader)
@@ -114,10 +114,10 @@ def num_samples_in(labels: Any) -> int:
 class ReadingAhead:
     """Yields the batches of one step after another, which worker processes read in advance.
 
-    `options` are arguments of DataLoader, such as `num_workers`; `init` runs in each worker. The
-    workers have the code and data of their start. They are started again for a step that does not
-    follow the last one, and for another `generation` of the code. The random numbers that a data
-    set draws are seeded from `place` and the step.
+    `options` are arguments of DataLoader, such as `num_workers`; `init` runs in each worker.
+    Workers keep the code and the data that they were started with. New workers are started for
+    another `generation` of the code, and for a step that does not follow the step read before it.
+    The random numbers that a data set draws are seeded from `place` and the step.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ReadingAhead:
     ) -> Iterator[Any]:
         """Yield the batches of `step` on the device.
 
-        Raises SampleError; its message begins with `reader`.
+        Raises SampleError if a sample cannot be read; its message begins with `reader`.
         """
         if step != self._next or generation != self._generation:
             self._batches, self._generation = self._begin(step), generation
@@ -220,7 +220,7 @@ class DealtSamples:
     ) -> Iterator[Any]:
         """Return an iterator over the batches of ``step`` on the device.
 
-        Raises SampleError; its message begins with ``reader``.
+        Raises SampleError if a sample cannot be read; its message begins with ``reader``.
         """
         if self._ahead is not None:
             return self._ahead.of(step, device, reader, generation)

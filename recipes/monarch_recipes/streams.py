@@ -107,7 +107,7 @@ class StreamedSamples:
     ) -> Iterator[Any]:
         """Yield the batches of ``step`` on the device.
 
-        Raises SampleError; its message begins with ``reader``.
+        Raises SampleError if a sample cannot be read; its message begins with ``reader``.
         """
         self.read(step, reader, generation)
         for first in range(0, len(self._samples), self._size):
@@ -118,7 +118,7 @@ class StreamedSamples:
     def read(self, step: int, reader: str, generation: int = 0) -> None:
         """Read the samples of ``step`` and keep this rank's share of them.
 
-        Raises SampleError; its message begins with ``reader``.
+        Raises SampleError if the stream raises an error; its message begins with ``reader``.
         """
         is_new_code, self._generation = generation != self._generation, generation
         if step == self._kept.step:
@@ -169,7 +169,7 @@ class StreamedSamples:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to the position ``state``.
 
-        Does nothing if its step is the one read last, whose samples are kept, or the one after it.
+        Does nothing if this object is there already: at the step read last, or at the one after it.
         """
         place = StreamPlace(**state)
         if place.step not in (self._kept.step, self._next.step):
@@ -239,7 +239,7 @@ def share_of_stream(
 ) -> Iterator[Any]:
     """Yield a rank's batches of the whole stream on the device, for example for an evaluation.
 
-    Raises SampleError; its message begins with ``reader``.
+    Raises SampleError if a sample cannot be read; its message begins with ``reader``.
     """
     opened = _OpenedStream(source, seed)
     opened.open(0, 0, {}, tells=False)
@@ -287,8 +287,9 @@ class _OpenedStream:
     def open(self, epoch: int, num_read: int, inner: Mapping[str, Any], *, tells: bool) -> None:
         """Begin the epoch and go to the position after ``num_read`` samples.
 
-        ``inner`` is the stream's own state there; if it is empty, the samples are read. With
-        ``tells`` a line is printed if that takes more than a second.
+        ``inner`` is the stream's own state at that position. If it is empty, the samples before the
+        position are read and dropped. With ``tells`` a line is printed if reading takes more than a
+        second.
         """
         self.close()
         data = self._source.data

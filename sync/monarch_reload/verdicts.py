@@ -143,8 +143,10 @@ def warnings_of(
     changed: Mapping[str, ModuleSource],
     namespaces: Mapping[str, Mapping[str, object]],
 ) -> Iterator[str]:
-    """Yield warnings about edited functions. ``namespaces`` are the new namespaces of edited
-    modules."""
+    """Yield warnings about edited definitions: undefined names, calls that do not fit the function.
+
+    ``namespaces`` are the new namespaces of edited modules.
+    """
 
     def source_of(name: str) -> ModuleSource | None:
         if name in changed:

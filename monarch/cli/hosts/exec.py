@@ -58,7 +58,10 @@ def up_job() -> JobTrait:
 
 
 def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[str, str]]:
-    """Return the hosts that answer, and the errors of the others, by name."""
+    """Ask these hosts for their state; return the hosts that answer, and the errors of the others.
+
+    The errors are by the host's name.
+    """
     addresses = {host.url: job.visit(host.url) for host in hosts}
     responses = inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))
     live = [

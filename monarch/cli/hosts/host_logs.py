@@ -105,8 +105,8 @@ class _Shown:
 def since_time(text: str, now: float) -> float:
     """Parse the value of ``--since``; return the time in seconds since the epoch.
 
-    It is an age, as ``30s``, ``10m``, ``2h`` or ``1d`` before ``now``, or a date, a time of today,
-    or both. Raises ``UsageError``.
+    The value is an age, as ``30s``, ``10m``, ``2h`` or ``1d`` before ``now``, or a date, a time of
+    today, or both. Raises ``UsageError`` for other text.
     """
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
         return now - float(match[1]) * _UNITS[match[2]]

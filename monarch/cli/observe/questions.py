@@ -85,8 +85,10 @@ def _list(tables: QueryTables) -> None:
 
 
 def hang(run: str | None, is_json: bool) -> None:
-    """Print which ranks wait for which. For a run, print what was recorded at its end or its last
-    trouble.
+    """Print which ranks wait for which; exit with 1 if some of them can never go on.
+
+    With ``run``, print what was recorded when the run ended or last failed, instead of asking
+    hosts.
     """
     data = _kept(find_run(run).path) if run is not None else hang_here(visit_here()).to_data()
     if is_json:

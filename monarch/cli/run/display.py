@@ -161,7 +161,10 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Prints a line for each message, and regularly one for a step, with the last saved step."""
+    """Prints a line for each message, and for every ``line_every``-th step.
+
+    The line of a step also has the step of the last checkpoint.
+    """
 
     only_shows = True
 
@@ -170,7 +173,7 @@ class PlainDisplay:
         self._saved = ""
 
     def phase(self, text: str) -> None:
-        """Show nothing: a phase is for displays that can remove it again."""
+        """Show nothing: a printed line could not be removed at the phase's end."""
 
     def saved(self, step: int) -> None:
         self._saved = f"  saved {step}"

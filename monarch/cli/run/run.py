@@ -359,7 +359,7 @@ class RunRequest:
 
     @cached_property
     def is_script(self) -> bool:
-        """Whether it is a plain script; then the overrides are its own flags."""
+        """Whether the recipe is a plain script; then ``overrides`` are the script's own flags."""
         return is_plain_script(self.recipe)
 
     @property

@@ -81,8 +81,7 @@ class KeyCommands:
     def _look_back(self, pusher: Pusher, workspace: Workspace, *, undo: bool) -> None:
         """With ``undo``, roll back as `go_back` does; else show how the files differ from before.
 
-        The other side of that difference is the latest generation with another state than the
-        current one.
+        "Before" is the latest generation whose state differs from that of the current generation.
         """
         all_folders = Surroundings(workspace).whole()
         try:

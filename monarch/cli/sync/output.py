@@ -42,7 +42,10 @@ class Output(Protocol):
         """Like `note`, for something that a person should act on."""
 
     def busy(self, source: Source, *, at_once: bool = False) -> AbstractContextManager[object]:
-        """Show the progress of a push, if it takes long, or ``at_once``."""
+        """Return a context that shows the progress of a push, if it takes long.
+
+        With ``at_once`` a terminal shows it from the beginning.
+        """
 
 
 class Lines:
@@ -182,7 +185,10 @@ def tell_push(output: Output, report: SyncReport) -> None:
 
 
 def listed(names: Sequence[object]) -> str:
-    """Return names that others chose in one line, with control characters escaped."""
+    """Return names in one line, separated by commas.
+
+    Control characters in them are escaped, because the names may be another person's choice.
+    """
     return ", ".join(printable(str(name)) for name in names)
 
 

@@ -195,9 +195,11 @@ class Pusher:
         return {url: like_now(history) for url, history in histories.items()}
 
     def made_by_others(self, first: int, last: int) -> str:
-        """Describe who made the generations after ``first`` and before ``last``, which are our own.
+        """Describe who made the generations between ``first`` and ``last``, two generations of our
+        own.
 
-        One host may have such a generation before the others have it: wait a moment for them.
+        One host may have such a generation before the other hosts, so this waits a moment until all
+        have it.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
         generations = range(first + 1, last)
@@ -364,9 +366,9 @@ def _patience(num_asked: int) -> float:
 
 @contextmanager
 def interruptions(pusher: Pusher, output: Output) -> Iterator[None]:
-    """End the program after Ctrl-C, and say which generation the hosts have.
+    """In the block, Ctrl-C ends the program, which first says which generation the hosts have.
 
-    An interrupted push has undone everything.
+    A push that Ctrl-C interrupts has undone all its changes by then.
     """
     with asked_to_end():
         try:

@@ -110,7 +110,7 @@ class Watching:
             self._unfollow()
 
     def _step(self) -> None:
-        """Wait for a save, or for another change."""
+        """Wait for a save or another change, for a moment at most, and handle it."""
         self._others.tell()
         self._commands.do_all(self._pusher, self._workspace)
         if self._commands.is_quitting:
@@ -175,8 +175,8 @@ class Watching:
     def _is_save(self, path: Path) -> bool:
         """Whether a touched path causes a push: code, a deleted path, or one that is not ignored.
 
-        A write to an ignored file causes none. After a rollback, a push would bring the newer code
-        back.
+        It is asked after a rollback. A push would then replace the older code, so a write to an
+        ignored file, such as a log, must not cause one.
         """
         if is_code(path.name) or not os.path.lexists(path):
             return True

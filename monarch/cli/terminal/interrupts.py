@@ -132,9 +132,10 @@ def interrupt_kept() -> Iterator[None]:
 def _handling(
     numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Within, on the main thread, ``handler`` handles these signals.
+    """In the block, let ``handler`` handle these signals. Does nothing on another than the main
+    thread.
 
-    SIGINT always; others if they would end the program.
+    Except for SIGINT, a signal that has a handler already, or is ignored, keeps that.
     """
     handlers_before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():

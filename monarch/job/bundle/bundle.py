@@ -68,8 +68,10 @@ def _index() -> dict[str, dict[str, str]]:
 
 
 def bundle_line(request: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the line with which a host's ``request`` for a bundle is answered, and "". If no
-    bundle fits its Python, the line has the error, which is returned as well."""
+    """Return the line that answers a host's ``request`` for a bundle, and an error.
+
+    The error is "" unless no bundle fits the host's Python; then the line has the error, too.
+    """
     try:
         bundle = bundle_for(str(request["tag"]), list(map(str, request["platforms"])))
     except JobError as error:

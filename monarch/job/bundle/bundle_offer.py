@@ -72,7 +72,10 @@ def _text_of(file: str) -> str:
 
 
 def bring_bundles(urls: Sequence[str], secret: bytes, gateway: Gateway | None) -> list[str]:
-    """Send a bundle to each host that waits for one; return their URLs. Raises ``JobError``."""
+    """Send a bundle to each host that waits for one; return the URLs of these hosts.
+
+    Raises ``JobError`` if no bundle fits a host's Python, or the host cannot use it.
+    """
     if not urls:
         return []
     with ThreadPoolExecutor(min(len(urls), _MAX_AT_ONCE)) as pool:

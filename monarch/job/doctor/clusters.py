@@ -63,8 +63,10 @@ def of_kubernetes(job: KubernetesJob) -> Iterator[Finding]:
 
 
 def _refused(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
-    """Ask the server, in a dry run, which manifests of the job it refuses, and which pod of each
-    mesh."""
+    """Yield what the server says to the job's manifests, and to a pod of each mesh, in a dry run.
+
+    It is a finding for each refusal; if nothing is refused, one that says so.
+    """
     trial = copy.copy(job)
     trial._allocation, trial._secret = "doctor", bytes(32)
     rendered = trial.render()

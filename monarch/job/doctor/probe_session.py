@@ -27,9 +27,10 @@ else:
 def probe_by_login(
     command: Sequence[str], python: str, *, words_seconds: float = 5.0
 ) -> ScriptSession:
-    """Start a probe with ``command``, which logs in and runs a shell command.
+    """Start a probe with ``command``, which logs in and runs a shell command; return its session.
 
-    A login that has closed its output gets ``words_seconds`` to end. Raises ``JobError``.
+    A login that has closed its output gets ``words_seconds`` to end. Raises ``JobError`` if
+    ``command`` cannot be run.
     """
     return PythonLogin(command, python, _script, words_seconds=words_seconds)
 

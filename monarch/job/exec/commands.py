@@ -234,7 +234,7 @@ def _checked(port: int) -> int:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Parse ``ADDRESS:PORT``, or ``PORT`` at loopback. Raises ``ValueError``."""
+    """Parse ``ADDRESS:PORT``, or ``PORT`` at loopback. Raises ``ValueError`` for other text."""
     host, _, port = text.removeprefix("tcp://").rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise ValueError(f"{text!r} is no address to listen at: give one as 127.0.0.1:6006")

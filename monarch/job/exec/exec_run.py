@@ -208,7 +208,7 @@ class ExecRun:
 
 
 def _ignore(stream: int, data: bytes) -> None:
-    """Do nothing, before the output is connected."""
+    """Do nothing with output that arrives before the output is connected."""
 
 
 def write_through(stream: int, data: bytes) -> None:

@@ -52,8 +52,10 @@ def hosts_of(job: JobTrait) -> list[JobHost]:
 
 
 def chosen(hosts: Sequence[JobHost], mesh: str | None, *, only_one: bool) -> list[JobHost]:
-    """Return the hosts of ``mesh``, or of all meshes; with ``only_one`` the first. Raises
-    ``JobError``."""
+    """Return the hosts of ``mesh`` (``None``: of all meshes); with ``only_one`` only the first.
+
+    Raises ``JobError`` if there is no such mesh.
+    """
     names = list(dict.fromkeys(host.mesh for host in hosts))
     if mesh is not None and mesh not in names:
         raise JobError(f"there is no mesh {mesh!r} in this allocation; it has: {', '.join(names)}")
@@ -66,9 +68,10 @@ def ranks_on(
     per_host: Mapping[str, int],
     point: Mapping[str, int] | None = None,
 ) -> list[Rank]:
-    """Return the processes on these hosts, given as pairs of address and name.
+    """Return the processes on these hosts, which are given as pairs of address and name.
 
-    With ``point``, which may leave dimensions out, only those at it. Raises ``JobError``.
+    With ``point``, only those at it are returned; it may leave dimensions out. Raises ``JobError``
+    for a dimension or a coordinate that does not exist, and for a size below 1 in ``per_host``.
     """
     if HOSTS in per_host:
         raise JobError(f"{HOSTS!r} is the dimension of the hosts; name another, as in gpus=4")
@@ -92,7 +95,7 @@ def ranks_on(
 
 
 def parse_point(text: str) -> dict[str, int]:
-    """Parse ``hosts=1,gpus=0``, or the number of a host. Raises ``JobError``."""
+    """Parse ``hosts=1,gpus=0``, or the number of a host. Raises ``JobError`` for other text."""
     point: dict[str, int] = {}
     for part in text.split(","):
         dim, equals, number = part.strip().rpartition("=")

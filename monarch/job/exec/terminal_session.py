@@ -62,8 +62,11 @@ class TerminalSession:
         )
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> ProgramEnd | None:
-        """Show the program until it ends, and return its end; ``None`` if ``until`` was true
-        before."""
+        """Show the program until it ends, and return its end.
+
+        Returns ``None`` if ``until`` returns true first. Raises ``JobError`` if the program cannot
+        be started, or the host does not answer.
+        """
         program = self.program
         if not program.started.wait(_START_SECONDS):
             program.leave()

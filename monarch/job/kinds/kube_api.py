@@ -49,7 +49,10 @@ class KubeConfig:
 
     @classmethod
     def from_path(cls, path: str, context: str | None = None) -> KubeConfig:
-        """Use the API server and user of a kubeconfig file."""
+        """Return the configuration for the API server and the user of a kubeconfig file.
+
+        ``context`` is the context to use; None: the file's ``current-context``.
+        """
         return cls(path=path, context=context)
 
     @classmethod
@@ -274,8 +277,10 @@ class KubeApi:
         return str(events[-1]["message"]) if events else ""
 
     def log(self, pod: str, container: str, *, before: bool) -> str:
-        """Return the last lines that a container, or its previous run with ``before``, has
-        printed."""
+        """Return the last lines that a container has printed; "" if there is no log.
+
+        With ``before`` they are those of the container's previous run.
+        """
         try:
             response = self._core.read_namespaced_pod_log(
                 pod,

@@ -125,7 +125,8 @@ class KubernetesJob(ScheduledJob):
         library), whose container ``worker``, or first one, becomes the host. With neither of them,
         the job attaches to running pods: those of ``label_selector``, by default the labels that
         Monarch gives a mesh of this name. The label ``pod_rank_label`` has a pod's rank; without
-        it, the number at the end of the pod's name is the rank. Raises ``ValueError``.
+        it, the number at the end of the pod's name is the rank. Raises ``ValueError`` for an
+        invalid name, and for arguments that exclude each other.
         """
         makes = image_spec is not None or pod_template is not None
         longest = _MAX_NAME if makes else _MAX_LABEL
@@ -173,7 +174,11 @@ class KubernetesJob(ScheduledJob):
         return f"{mesh}-{self._allocation}"
 
     def render(self, *, with_operator: bool = False) -> list[Manifest]:
-        """Return the manifests that are sent to the API server, in this order."""
+        """Return the manifests that are sent to the API server, in this order.
+
+        ``with_operator``: the pods are made by Monarch's operator, from a MonarchMesh for each
+        mesh. Otherwise each mesh has a service and a StatefulSet.
+        """
         allocation = {ALLOCATION_LABEL: self._allocation, **NAME_LABEL}
         secret_name = f"monarch-{self._allocation}"
         rendered = [manifests.secret(secret_name, self._secret.hex(), allocation)]

@@ -167,7 +167,7 @@ class LoginJob(RemoteJob):
     def repair(self) -> list[str]:
         """Restart the agents of hosts that have ended, at their ports; return the hosts' names.
 
-        Raises ``JobError``.
+        Raises ``JobError`` if an agent cannot be started, or its host's login fails.
         """
         ended = self._ended_hosts()
         orders = {}

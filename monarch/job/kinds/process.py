@@ -138,9 +138,10 @@ class ProcessJob(JobTrait):
             raise
 
     def _start(self, mesh: str, name: str, replaced: HostProcess | None = None) -> HostProcess:
-        """Start a host agent.
+        """Start a host agent, and return its process.
 
-        One that replaces another gets its workspace, and continues its log.
+        If it replaces the agent ``replaced``, it gets that agent's workspace, and continues its
+        log.
         """
         folder = os.path.join(self._directory, name)
         if replaced is None:
@@ -181,7 +182,8 @@ class ProcessJob(JobTrait):
     def _process_at(self, url: str) -> HostProcess | None:
         """Return the agent at ``url``; ``None`` if no host has this URL.
 
-        If its process has ended, look for one with which another program has replaced it.
+        If its process has ended, return the process that another program has put in its place, if
+        any.
         """
         host = self._find(url)
         if host is not None and not host.is_running:
@@ -322,7 +324,10 @@ def _status_words(pid: int) -> str:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Lock a folder for one program at a time; a file system without locks does not ensure this."""
+    """In the block, hold a folder's lock, which one program at a time can have.
+
+    A file system without locks lets several programs in.
+    """
     file = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

@@ -74,7 +74,11 @@ class RemoteJob(JobTrait):
         return None
 
     def _enter(self) -> None:
-        """Join the job with its secret, through its gateway if it has one. Raises ``JobError``."""
+        """Join the job with its secret, through its gateway if it has one.
+
+        Raises ``JobError`` if the gateway cannot be reached, or this program uses another gateway
+        already.
+        """
         client().use_secret(self._secret)
         login = self._gateway_login()
         node = client().node

@@ -29,7 +29,8 @@ def wait_for_place(look: Callable[[], tuple[T, str]], timeout: float | None) -> 
     """Return the result of ``look`` as soon as nothing is missing.
 
     ``look`` returns a result and "", or any result and a description of what is missing. The
-    description is logged when it changes; after ``timeout`` seconds it becomes a ``JobError``.
+    description is logged when it changes. After ``timeout`` seconds (``None``: never) it becomes a
+    ``JobError``.
     """
     began, pause, logged = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
     while True:
@@ -161,7 +162,10 @@ class ScheduledJob(RemoteJob):
             time.sleep(SHORTEST_LOOK_SECONDS)
 
     def repair(self) -> list[str]:
-        """Wait for the scheduler to replace lost hosts; return their names."""
+        """Wait until the scheduler has replaced all lost hosts; return their names.
+
+        Raises ``JobError`` if the scheduler no longer has the job.
+        """
         ended = set(self.ended())
         old_urls = {host.name: host.url for host in self._hosts}
         if not self._is_kept():

@@ -282,11 +282,13 @@ def begin_copy(
     sums_seconds: float = 0.06,
     look: Callable[[], HostRoom] = look_at_room,
 ) -> CopyBeside:
-    """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first.
+    """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first; return
+    it.
 
     ``num_ranks`` ranks share this host. ``keeps_older``: do not overwrite the newest complete copy.
     ``call_seconds`` is how long a call takes; computing sums may take ``sums_seconds``, or a small
-    share of it. Raises ``NoRoom``, ``UnpackableState`` or ``OSError``.
+    share of it. Raises ``NoRoom`` or ``OSError`` if the host has too little memory, and
+    ``UnpackableState`` if no other process could get the state.
     """
     tensors, later, text = _laid_out(state, held)
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)

@@ -58,7 +58,10 @@ class HoldStopped(Exception):
 
 
 class HoldReport:
-    """Reports holds of the run of ``record``, also to the watches of the hosts of ``mesh``."""
+    """Reports holds of a run: in the run's ``record``, and to every watch on the hosts of ``mesh``.
+
+    Without a record it reports holds of this program.
+    """
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record

@@ -239,7 +239,10 @@ class Holding:
         return is_short and not (is_coming or self.edits.is_edited(generation))
 
     def _be_ready(self, unless: Unless | None) -> None:
-        """Wait until each rank has its trial: only then are the rank's calls on trial."""
+        """Wait until each rank has its trial. A rank's calls before that are not on trial.
+
+        Raises ``KeyboardInterrupt`` as soon as ``unless`` returns true.
+        """
         if not self._lives:
             reports: list[TrialReport] = ask_all(
                 self._trials.report,

@@ -45,7 +45,7 @@ class PackedState:
 
     @classmethod
     def of(cls, state: Any) -> PackedState:
-        """Pack a state, whose tensors are shared.
+        """Pack a state, and return it in packed form. Its tensors are shared, not copied.
 
         Raises ``UnpackableState``, which says what cannot be packed, and where it is.
         """

@@ -574,7 +574,7 @@ def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
 
 
 class _StandIn:
-    """Stands in for a value of a holder that must not be in the copy of the holder."""
+    """Replaces a value in the copy of its holder, if the value itself must not be in it."""
 
     def renew(self) -> None:
         """Prepare to restore the state once more. It is called before the holders get their

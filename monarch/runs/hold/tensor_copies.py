@@ -229,7 +229,7 @@ class LaterCopies(Copies):
         return list(self._held().values())
 
     def _held(self) -> dict[Any, Any]:
-        """Return these tensors by layout."""
+        """Return the optimizers' tensors among all tensors that were met, by layout."""
         met = {layout for _, layout in self._met}
         of_optimizers = {**self._parameters, **self._moments}
         return {layout: of_optimizers[layout] for layout in of_optimizers if layout in met}

@@ -445,10 +445,10 @@ class Trial(Actor):
     def restore(self, repeated: str = "") -> tuple[str, list[str]]:
         """Restore the state from before the last call.
 
-        ``repeated`` is the endpoint that the run will call again when there is newer code. Calls of
-        others before it only prepare that: they are watched, and the copy of the state is kept.
         Return why that failed, or "", and descriptions of objects that were neither restored nor
-        compared.
+        compared. ``repeated`` is the endpoint that the run will call again when there is newer
+        code. Calls of other endpoints before that call change no weights, so the copy of the state
+        is kept during them.
         """
         call = self._last_call
         if call is None:

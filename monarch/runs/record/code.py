@@ -30,7 +30,7 @@ _MAX_DIFF_LINES = 400
 
 
 class _Past(Protocol):
-    """Where a run reads the changes and the contents of earlier generations: the hosts."""
+    """Returns the changes of earlier generations, and their files' contents, from the hosts."""
 
     def changes(self, since: int, generation: int) -> HeldChanges: ...
 

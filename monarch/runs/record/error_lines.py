@@ -97,7 +97,11 @@ def error_in(text: str) -> ErrorLines | None:
 
 
 def _syntax_error(text: str) -> ErrorLines | None:
-    """Return the error of a script that does not compile, for which Python prints no head line."""
+    """Return the error of a script that does not compile; ``None`` if the text ends with no such
+    error.
+
+    Python prints such an error without the line ``Traceback (most recent call last)``.
+    """
     lines = text.rstrip().splitlines()
     if lines and re.match(r"(Syntax|Indentation|Tab)Error: ", lines[-1]):
         for index in range(len(lines) - 2, -1, -1):

@@ -71,7 +71,7 @@ class Allocation(Protocol):
     def repair(self, *, is_loss_known: bool = True) -> None:
         """Restart hosts that have ended, while the run holds.
 
-        ``is_loss_known``: something on the hosts was lost.
+        Without ``is_loss_known``, a scheduler is not asked whether its hosts have ended.
         """
 
     def why_gone(self) -> str:
@@ -79,11 +79,11 @@ class Allocation(Protocol):
 
 
 class Record:
-    """A recipe's access to its run's folder: every recipe gets a record, beside its config.
+    """Gives a recipe access to its run's folder: each recipe gets a record, beside its config.
 
     ``folder`` has ``metrics.jsonl``, ``events.jsonl`` and ``checkpoints/``. Metrics and events are
-    data first; ``display`` shows them. ``procs_per_host`` is for recipes that spawn their own
-    procs. Any thread may use it.
+    written there, and shown by ``display``. ``procs_per_host`` is the number of procs on each host,
+    for recipes that spawn their own. Any thread may use the record.
     """
 
     def __init__(self, folder: Path | str, display: Display, *, procs_per_host: int = 1) -> None:
@@ -198,8 +198,8 @@ class Record:
     def repair_hosts(self, *, is_loss_known: bool = True) -> None:
         """Restart hosts that have ended while the run holds, so that a fix can be pushed to them.
 
-        Does nothing if the allocation cannot do that. ``is_loss_known``: something on them was
-        lost.
+        Does nothing without an allocation, or if the allocation cannot restart hosts. Without
+        ``is_loss_known``, a scheduler is not asked whether its hosts have ended.
         """
         if self.allocation is not None:
             self.allocation.repair(is_loss_known=is_loss_known)
@@ -380,9 +380,10 @@ class Record:
     def audited(
         self, generation: int, stale: Sequence[str], kept: Sequence[str], *, is_told: bool = True
     ) -> None:
-        """Report what still runs old code after a switch, if anything does. Any thread may call it.
+        """Record what still runs old code after a switch, if anything does. Any thread may call it.
 
-        Code that is kept by design is shown once, as long as it stays the same.
+        With ``is_told`` it is shown, too. ``kept``, code that is kept by design, is shown only if
+        it has changed since the last call.
         """
         if stale or kept:
             parts = [*(f"old code: {text}" for text in stale), *(f"kept: {text}" for text in kept)]
@@ -427,7 +428,7 @@ class LineDisplay:
         self.log_every = log_every
 
     def message(self, text: str) -> None:
-        """Write ``text``."""
+        """Write ``text`` as a line."""
         self.stream.write(f"{text}\n")
         self.stream.flush()
 
@@ -439,7 +440,7 @@ class LineDisplay:
         self.message(f"saved step {step}")
 
     def alarm(self, text: str) -> None:
-        """Write ``text``."""
+        """Write ``text`` as a line, like any other message."""
         self.message(text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:

@@ -353,8 +353,8 @@ class ActorCell:
     async def _end_failed(self, error: BaseException, caller: Call | None = None) -> None:
         """End everything that the actor owns, run its ``__cleanup__``, and notify the owner.
 
-        Without ``__cleanup__`` the owner is notified at once, before what the actor owned has
-        ended. ``caller`` is refused after the owner has been notified.
+        Without ``__cleanup__`` the owner is notified first, and then what the actor owned ends.
+        After the owner was notified, the call ``caller`` gets the failure as its answer.
         """
         failure = self.failure
         if failure is None or self.is_ending or self.is_ended:

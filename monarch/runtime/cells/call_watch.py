@@ -36,7 +36,8 @@ class CallWatch(Protocol):
         ...
 
     def await_code(self, actor: str) -> None:
-        """Wait a while for new code, before a call of this actor is run again."""
+        """Wait for new code of this actor, at most for some seconds, before a call of it is run
+        again."""
         ...
 
 

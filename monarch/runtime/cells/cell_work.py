@@ -14,7 +14,10 @@ from monarch.wire.message import Call, Message
 
 
 class Judge(NamedTuple):
-    """Work: ask ``__supervise__`` about a failure; pass on its answer, or its error."""
+    """Work: ask the actor's ``__supervise__`` about ``failure``.
+
+    ``verdict`` is then called with whether the actor handles it, and with the hook's error, or "".
+    """
 
     failure: MeshFailure
     verdict: Callable[[bool, str], None]

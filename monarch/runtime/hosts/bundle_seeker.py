@@ -162,10 +162,10 @@ def _secret() -> bytes:
 
 
 def _own_address() -> str:
-    """Return the address to listen at.
+    """Return the address to listen at: ``MONARCH_BIND_TO`` if that is set, else 0.0.0.0.
 
-    It is ``MONARCH_BIND_TO`` if that is set. Otherwise it is this host's own address if that is a
-    loopback address, which a scheduler gives to several hosts of one machine; and else 0.0.0.0.
+    The exception is a host whose own address is a loopback address: it listens at that alone. A
+    scheduler gives such addresses to several hosts of one machine.
     """
     if named := os.environ.get("MONARCH_BIND_TO", ""):
         return named

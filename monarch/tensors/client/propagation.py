@@ -83,7 +83,10 @@ class PropagatedCall:
         return CallSpec(self.args, self.kwargs, len(self.tensors), len(self.scalars), stored)
 
     def on(self, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-        """Call ``function`` with these tensors in the place of the call's own."""
+        """Call ``function`` with the call's arguments, and return its result.
+
+        ``tensors`` replace the tensors among the arguments, in their order.
+        """
         args = [fill(spec, tensors, self.scalars) for spec in self.args]
         kwargs = {name: fill(spec, tensors, self.scalars) for name, spec in self.kwargs}
         return function(*args, **kwargs)

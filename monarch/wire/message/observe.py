@@ -203,7 +203,9 @@ class AbortGroups(Request[tuple[_Connection, ...]], tag=114):
 
 
 class SourceAsked(Request[str], tag=115):
-    """To the root: the ``text`` of a file that a proc's host does not have, as of a notebook's
-    cell. The answer is empty if the root does not have it either."""
+    """To the root: return the text of ``file``, which a proc's host does not have.
+
+    The file may be a notebook's cell. The answer is empty if the root does not have it either.
+    """
 
     file: str

@@ -146,7 +146,7 @@ def _train_on(
 def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
     """Return the hosts to continue with after a loss: the same, some of them, or with replacements.
 
-    Raises _Moved if all are new, and an error if none are left.
+    Raises _Moved if none of ``hosts`` is among them, and RunFailed if there are no hosts at all.
     """
     living = record.hosts_after_loss(hosts, any_number=True)
     if living is not hosts and not living._places_in(hosts):

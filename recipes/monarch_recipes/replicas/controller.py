@@ -645,7 +645,7 @@ class Controller(Actor):
     async def save_without_room(self, group: Group) -> None:
         """Save a checkpoint before new code is tried, if the hosts' memory has no room for copies.
 
-        One group saves. The others wait for it in that step.
+        One group saves. The other groups wait within the step until this group takes part in it.
         """
         whys = await self.ask_in_step(group, group.trials.why_no_copy.call(STEP))
         if why := next(filter(None, whys), ""):

@@ -197,8 +197,9 @@ class EventLog:
 class FingerprintBook:
     """The fingerprints of each group by step.
 
-    The fingerprint that most groups have counts as right; if several have as many, the one that
-    came first. ``agreed_step`` is the last step at which several groups were equal.
+    The fingerprint that most groups have counts as right. If several fingerprints have equally many
+    groups, it is the one that came first. ``agreed_step`` is the last step at which several groups
+    were equal.
     """
 
     def __init__(self) -> None:

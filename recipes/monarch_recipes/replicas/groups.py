@@ -231,8 +231,9 @@ class Groups:
     def uses_nccl(self, group: Group) -> bool:
         """Return whether a joining group meets the others over NCCL.
 
-        If no group trains yet, that is so if each process of all groups has its own GPU; else it
-        stays as it is. Raises GroupLost if the others use NCCL, but this group shares a GPU.
+        If no group trains yet, they meet over NCCL if each process of all groups has its own GPU.
+        If one trains already, the earlier choice holds. Raises GroupLost if the others use NCCL,
+        but this group shares a GPU.
         """
         others = [other for other in self.all if other is not group and other.gpus]
         gpus = [gpu for member in (group, *others) for gpu in member.gpus]
@@ -542,7 +543,7 @@ def _ordinal(number: int) -> str:
 async def answers_within(seconds: float, call: Any) -> list[Any]:
     """Return the answers of all ranks to a call.
 
-    Raises TimeoutError after ``seconds``, another one of `NO_ANSWER`, or an error of a rank.
+    Raises TimeoutError after ``seconds``, and the error of a rank that fails or has died.
     """
     answers = await asyncio.wait_for(call.as_asyncio(), seconds)
     return list(answers.values())

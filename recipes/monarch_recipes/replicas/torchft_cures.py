@@ -152,7 +152,8 @@ class CarefulManager(Manager):  # type: ignore[misc]
         """Wait for the quorum of the next step, and load the newest parameters if this group is
         behind.
 
-        Raises LighthouseGone after `give_up`, and BehindOthers.
+        Raises LighthouseGone after `give_up`. Raises BehindOthers if this group is behind steps
+        that others committed, and no group is left to load them from.
         """
         self.has_committed = False
         deadline, num_tries = unheld_time() + self.patience_seconds, 0

@@ -86,9 +86,10 @@ class Pipeline:
             crew.close()
 
     def begin_anew(self, hosts: HostMesh, state: dict[str, Any] | None) -> None:
-        """Load the buffer of a checkpoint, or empty it for None. Forget the batches in progress.
+        """Forget the batches in progress, and load the buffer's ``state`` of a checkpoint.
 
-        Actors that died with their host are restarted on ``hosts``.
+        If ``state`` is None, the buffer is emptied. Actors that died with their host are restarted
+        on ``hosts``.
         """
         for crew in (self.generators, self.rewards, self.buffer):
             crew.move(hosts)
@@ -143,7 +144,8 @@ class Pipeline:
     ) -> JudgedBatch:
         """Return the batch with its rewards.
 
-        Raises RewardFailed; then it also removes from the buffer what the same code has judged.
+        Raises RewardFailed. Before any error is raised, the groups that the same code has judged
+        are removed from the buffer.
         """
         began = time.perf_counter()
         try:

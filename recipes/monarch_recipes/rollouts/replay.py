@@ -124,14 +124,14 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def add(self, batch: int, groups: list[SampleGroup]) -> int:
-        """Call `Replay.add`, and write the state."""
+        """Call `Replay.add`, write the state, and return the result."""
         num_dropped = self.replay.add(batch, groups)
         self.write()
         return num_dropped
 
     @endpoint
     def take(self, step: int, most: int, max_staleness: int) -> Taken:
-        """Call `Replay.take`, and write the state."""
+        """Call `Replay.take`, write the state, and return the result."""
         taken = self.replay.take(step, most, max_staleness)
         self.write()
         return taken
@@ -149,7 +149,7 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def drop_judged_by(self, generation: int) -> int:
-        """Call `Replay.drop_judged_by`, and write the state."""
+        """Call `Replay.drop_judged_by`, write the state, and return the result."""
         num_dropped = self.replay.drop_judged_by(generation)
         self.write()
         return num_dropped

@@ -511,7 +511,7 @@ class _Successors:
 
 
 def _are_twins(old_node: _CodeNode, new_node: _CodeNode) -> bool:
-    """Return whether both are code of inner functions, with one name and the same behaviour."""
+    """Return whether both are code of inner functions with the same name and the same behaviour."""
     old, new = old_node.code, new_node.code
     names_alike = old.co_name == new.co_name and _fits(old, new)
     return old_node.is_nested and new_node.is_nested and names_alike and same_behaviour(old, new)

@@ -195,7 +195,7 @@ class Propagation:
         return False
 
     def _runs(self, module: str, dotted: str) -> bool:
-        """Return whether the statement that binds the name runs again."""
+        """Return whether the reload runs the statement again that binds the name ``dotted``."""
         owner, name, _ = self.graph.resolve(module, dotted)
         owner, name = self.marked(owner, name)[1]
         plan = self.plans[owner]

@@ -33,9 +33,9 @@ _CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
 class RemovedAssignment(msgspec.Struct, frozen=True):
     """An assignment to an attribute or an item that an edit has removed.
 
-    ``place``: (module, class or "", name) of an object; if it is made again, the effect of the
-    assignment is gone. None if no such object is known. ``removal``: the action that deletes the
-    attribute or item instead; None if that is not possible either.
+    ``place`` is the assigned attribute, as (module, class or "", name). If the reload runs its
+    definition again, the effect of the assignment is gone. None if no such definition is known.
+    ``removal`` is the action that deletes an assigned item; None if there is none.
     """
 
     line: int

@@ -132,7 +132,10 @@ class StateLog:
         self.state = LoggedState(journal.generation, journal.author, manifest, journal.boot)
 
     def end(self, lost: list[str]) -> None:
-        """Record that the commit is complete. Call it before anything else is recorded."""
+        """Record that the commit is complete. Call it before anything else is recorded.
+
+        ``lost`` are the paths that the commit could not write.
+        """
         self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
