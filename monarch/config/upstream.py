@@ -33,7 +33,10 @@ class UpstreamSetting(NamedTuple):
     ours: str = ""
 
     def accept(self, name: str, value: Any) -> Any:
-        """Return the value to store for this setting; raises ``TypeError`` or ``ValueError``."""
+        """Return the value to store for this setting.
+
+        Raises ``TypeError`` for a value of another type, and ``ValueError`` for an invalid one.
+        """
         if self.kind == "duration":
             return _duration(name, value)
         if self.kind == "transport":

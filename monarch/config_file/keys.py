@@ -47,12 +47,18 @@ def changed_keys(old: C, new: C) -> list[str]:
 
 
 def with_keys_of(config: C, other: C, keys: Sequence[str]) -> C:
-    """Return `config` with the values of `other` at these dotted keys. Raises ConfigError."""
+    """Return `config` with the values of `other` at these dotted keys.
+
+    Raises ConfigError if the config class refuses the values together.
+    """
     return with_keys(config, {key: value for key, value in leaves(other) if key in keys})
 
 
 def with_keys(config: C, values: Mapping[str, Any]) -> C:
-    """Return `config` with these values by dotted key. Raises ConfigError."""
+    """Return `config` with these values by dotted key.
+
+    Raises ConfigError if the config class refuses the values together.
+    """
     return build(type(config), "", values, {}, None, config)
 
 
@@ -64,7 +70,12 @@ def build(
     path: Path | None,
     default: C | None = None,
 ) -> C:
-    """Make a config from the given values; the other keys have their defaults."""
+    """Return a config with the given values. Other keys have the values of `default`, if it is
+    given.
+
+    Without it they have the class's defaults. Raises ConfigError if a key has no value, or if the
+    class refuses the values. `origins` and `path` say in the error where a value came from.
+    """
     hints = get_type_hints(config_class)
     arguments: dict[str, Any] = {}
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]

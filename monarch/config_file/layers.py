@@ -26,7 +26,10 @@ class Given:
 
 
 def from_file(schema: Mapping[str, Any], text: str, path: Path | None) -> Iterator[Given]:
-    """Yield the values of a TOML text, which is the file at ``path``. Raises ConfigError."""
+    """Yield the values of a TOML text, which is the file at ``path``.
+
+    Raises ConfigError if it is no valid TOML.
+    """
     named = path or Path("config.toml")
     try:
         document = loads(text)

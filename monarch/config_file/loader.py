@@ -55,7 +55,8 @@ def load_config(
     """Fill `config_class` from a TOML file, `MONARCH_CONFIG_*` variables and `key=value` texts.
 
     A variable names its key in capitals, with two underscores for a dot:
-    `MONARCH_CONFIG_DATA__SEED=3`. Raises ConfigError.
+    `MONARCH_CONFIG_DATA__SEED=3`. Raises ConfigError if the file cannot be read, or a key or a
+    value is invalid.
     """
     if path is None:
         return resolve_config(config_class, "", None, overrides, environment)

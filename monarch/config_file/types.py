@@ -59,7 +59,8 @@ def describe(hint: Any) -> str:
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Convert `value`, as TOML has it, to the type `hint`; raises Mismatch."""
+    """Return `value`, as TOML has it, converted to the type `hint`. Raises Mismatch if it does not
+    fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -87,9 +88,10 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def parse_text(text: str, hint: Any) -> Any:
-    """Parse the text of an override or a variable as a `hint`; raises Mismatch.
+    """Parse the text of an override or a variable as a `hint`; return the value.
 
-    It may be written as in TOML, or plainly: strings without quotes, lists without brackets.
+    The text may be written as in TOML, or plainly: strings without quotes, lists without brackets.
+    Raises Mismatch if it does not fit.
     """
     readings: list[Any] = []
     for candidate in (text, f"[{text}]", text.lower()):

@@ -30,7 +30,7 @@ _LIST = re.compile(r"\d+(?:\s*,\s*\d+)+")
 
 
 def parse_ranks(text: str) -> RanksType:
-    """Parse the text inside upstream's ``ranks(...)``. Raises ``BadRanks``."""
+    """Parse the text inside upstream's ``ranks(...)``. Raises ``BadRanks`` for other text."""
     text = text.strip()
     if "=" not in text:
         return _plain(text, text)
@@ -41,9 +41,8 @@ def parse_ranks(text: str) -> RanksType:
 
 def parse_set(text: str) -> RanksType:
     """Parse a set of ranks as people write it: in upstream's grammar, or as ``0-3,7`` or ``all``.
-    Each form may also be given by dimension, such as ``a=0-3``.
 
-    Raises ``BadRanks``.
+    Each form may also be given by dimension, such as ``a=0-3``. Raises ``BadRanks`` for other text.
     """
     text = text.strip()
     if text.startswith("ranks(") and text.endswith(")"):

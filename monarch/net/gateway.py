@@ -116,10 +116,10 @@ class Gateway:
         return f"ipc://{path}"
 
     def listen(self, towards: str, port: int) -> str:
-        """Have the gateway listen for connections to ``port`` here; return the URL at which the
-        machine at ``towards``, a TCP URL, reaches it.
+        """Have the gateway listen for connections to ``port`` here.
 
-        Raises ``GatewayError``.
+        Return the URL at which the machine at ``towards``, a TCP URL, reaches it. Raises
+        ``GatewayError`` if the gateway does not answer, or cannot listen.
         """
         parts = urlsplit(towards)
         answers: queue.SimpleQueue[str] = queue.SimpleQueue()

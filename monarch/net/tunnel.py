@@ -154,7 +154,8 @@ class TunnelEnd:
         target: str,
         on_outcome: Callable[[str], None] | None = None,
     ) -> int:
-        """Connect ``connection`` to ``target``, HOST:PORT, at the other end.
+        """Connect ``connection`` to ``target``, HOST:PORT, at the other end; return the stream's
+        number.
 
         ``on_outcome`` is called with "" once it is connected, or with the reason why not.
         """

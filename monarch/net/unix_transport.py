@@ -52,8 +52,11 @@ class UnixTransport:
         self._is_closed = False
 
     def listen(self, url: str) -> str:
-        """Bind ``ipc://PATH``. Raises ``OSError`` if a process listens there already, and
-        ``PermissionError`` in a folder that others can write to."""
+        """Bind ``ipc://PATH``, and return this URL.
+
+        Raises ``OSError`` if a process listens there already, and ``PermissionError`` in a folder
+        that others can write to.
+        """
         path = url.removeprefix("ipc://")
         try:
             listener = open_private(path)

@@ -84,7 +84,7 @@ class ZmqTransport:
         self._insecure = True
 
     def listen(self, url: str) -> str:
-        """Bind ``tcp://HOST:PORT`` (port 0: any free one).
+        """Bind ``tcp://HOST:PORT`` (port 0: any free one); return the URL with the actual port.
 
         Raises ``PermissionError`` for an address beyond loopback without keys, ``OSError`` for an
         address in use.
@@ -150,7 +150,8 @@ class ZmqTransport:
         return connection
 
     def _connected(self, url: str) -> zmq.Socket[bytes]:
-        """Return a new socket that connects to ``url``. Raises ``OSError``."""
+        """Return a new socket that connects to ``url``. Raises ``OSError`` if ZeroMQ cannot make
+        it."""
         self._begin()
         try:
             socket = self._context.socket(zmq.PUSH)

@@ -133,7 +133,10 @@ class MeshTrace:
         return [*self._events, *_integer_threads(self._torch)]
 
     def write(self, path: Path) -> None:
-        """Write the trace as JSON, with gzip if the name ends in .gz. Raises ``OSError``."""
+        """Write the trace as JSON, with gzip if the name ends in .gz.
+
+        Raises ``OSError`` if the file cannot be written.
+        """
         data = {
             "traceEvents": self.events(),
             "displayTimeUnit": "ms",

@@ -45,7 +45,7 @@ class SPMDActor(Actor):
     def main(self, addr: str, port: int, script_args: list[str]) -> bool:
         """Run ``-m MODULE ARGS`` or ``SCRIPT ARGS`` as ``__main__``, as Python itself would.
 
-        Raises ``RuntimeError`` if it exits with another status than 0.
+        Returns True at its end. Raises ``RuntimeError`` if it exits with another status than 0.
         """
         os.environ.update(_environment(addr, port))
         try:

@@ -114,7 +114,8 @@ class Hold:
         self._released.wait()
 
     def wait_reached(self, timeout: float = 20.0) -> None:
-        """Wait until the call has arrived and waits. Raises ``TimeoutError``."""
+        """Wait until the call has arrived and waits. Raises ``TimeoutError`` after ``timeout``
+        seconds."""
         if not self._reached.acquire(timeout=timeout):
             raise TimeoutError(f"the call that is to be held did not come within {timeout} s")
 

@@ -327,7 +327,10 @@ def _number(text: str | None) -> int:
 
 
 def _ranks(text: str) -> frozenset[int]:
-    """Parse the ranks that a person names; an empty set means all. Raises ``BadRanks``."""
+    """Parse the ranks that a person names; an empty set means all.
+
+    Raises ``BadRanks`` for text that names no ranks by number.
+    """
     if text.strip() in ("", "all", "*"):
         return frozenset()
     ranks = parse_set(text)

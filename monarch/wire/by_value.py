@@ -21,7 +21,7 @@ def is_by_value(cls: type) -> bool:
 
 
 def dump_afresh(cls: type) -> list[bytes]:
-    """Pickle the present version of a class, for ``load_afresh``."""
+    """Return a pickle of the present version of a class, and its buffers, for ``load_afresh``."""
     with cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
         by_class, by_id = (
             cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS,
@@ -65,7 +65,8 @@ def _order(cls: type, arguments: list[bytes]) -> tuple[type, Any, Any]:
 
 
 def dump_arguments(args: Any, kwargs: Any) -> list[bytes]:
-    """Pickle constructor arguments as they are now, for ``dump_order``."""
+    """Return a pickle of constructor arguments as they are now, and its buffers, for
+    ``dump_order``."""
     data, buffers = payload.dump((args, kwargs))
     return [bytes(data), *map(bytes, buffers)]
 

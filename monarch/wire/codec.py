@@ -89,7 +89,8 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Return a message that was carried inside another one. Raises ``WireError``."""
+    """Return a message that was carried inside another one. Raises ``WireError`` if it is
+    malformed."""
     try:
         message: Message = message_decoder().decode(data)
         return message

@@ -148,7 +148,9 @@ class Push:
 
     def receive(self, reply: Message) -> PushMessage | Staged:
         """Take in a host's reply; return the next message, or ``Staged`` when the host is ready.
-        Raises ``PushRefused``."""
+
+        Raises ``PushRefused`` if the host refuses, or its reply does not fit.
+        """
         self._rounds += 1
         if isinstance(reply, Staged):
             self.staged = reply

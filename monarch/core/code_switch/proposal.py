@@ -89,7 +89,7 @@ class Proposal:
         return self.state is ProposalState.PREPARING and not self._todo
 
     def voted(self, vote: Vote) -> Request | None:
-        """Handle the vote, or the loss, of the party that was asked last."""
+        """Handle the vote, or loss, of the party that was asked last; return the next request."""
         request, self._open = self._open, None
         assert request is not None
         if self.state is ProposalState.CALLING_OFF:
@@ -115,16 +115,19 @@ class Proposal:
         return self._next()
 
     def unchanged(self) -> Request | None:
-        """Handle that all owners have prepared, and none has code to switch."""
+        """Handle that all owners have prepared, and none has code to switch; return the next
+        request."""
         return self._move(SwitchEvent.UNCHANGED)
 
     def refused(self) -> Request | None:
-        """Handle that the author refuses, though all have voted yes."""
+        """Handle that the author refuses, though all have voted yes; return the next request."""
         return self._move(SwitchEvent.NO)
 
     def interrupted(self) -> Request | None:
-        """Handle Ctrl-C. While an owner switches, it must be told to stop, and its answer
-        awaited."""
+        """Handle Ctrl-C; return the next request.
+
+        ``None`` also while an owner switches: the caller tells it to stop, and waits for its vote.
+        """
         self._is_interrupted = True
         if self.is_over or self.state is ProposalState.CALLING_OFF or self.switching is not None:
             return None

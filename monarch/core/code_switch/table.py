@@ -175,7 +175,10 @@ class IllegalEvent(Exception):
 def next_of(
     table: Mapping[_StateT, Mapping[_EventT, _StateT]], state: _StateT, event: _EventT
 ) -> _StateT:
-    """Return the state that an event leads to. Raises ``IllegalEvent``."""
+    """Return the state that an event leads to.
+
+    Raises ``IllegalEvent`` if the event cannot happen in ``state``.
+    """
     following = table[state].get(event)
     if following is None:
         raise IllegalEvent(f"a party that is {state.value!r} has no {event.value!r}")

@@ -128,7 +128,7 @@ class Table:
             yield
 
     def wait_until_unused(self, slot: int, deadline: float) -> None:
-        """Wait until no process writes into the memory. Raises ``TimeoutError``.
+        """Wait until no process writes into the memory. Raises ``TimeoutError`` at the deadline.
 
         It opens no descriptor, since memory must also be freed when none is available.
         """
@@ -155,7 +155,10 @@ def entry_at(fd: int, slot: int) -> TableEntry:
 
 
 def use(fd: int, slot: int, deadline: float) -> None:
-    """Keep the memory registered until ``stop_using``. Raises ``TimeoutError``."""
+    """Keep the memory registered until ``stop_using``.
+
+    Raises ``TimeoutError`` if the lock for that cannot be had before the deadline.
+    """
     byte_locks.lock(fd, _byte(slot, _USE), SHARED, deadline)
 
 

@@ -66,7 +66,7 @@ def responses_of(
     seconds: float = ASK_SECONDS,
     coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[A]]:
-    """Wait for hosts that were just asked, as `ask_hosts` does."""
+    """Wait for the answers of hosts that were just asked; return them as `ask_hosts` does."""
     began = time.monotonic()
 
     def wait_until(end_seconds: float, names: Iterable[str]) -> None:

@@ -227,7 +227,10 @@ def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
 
 
 def _end_processes(pid: int, started: int, directory: str) -> set[int]:
-    """Send SIGTERM to the agent, which lets its procs clean up, then SIGKILL to the rest."""
+    """Send SIGTERM to the agent, which lets its procs clean up, then SIGKILL to the rest.
+
+    Return the pids of the processes that still run.
+    """
     is_agent = is_ours(pid, started, AGENT_PROGRAM)
     if is_agent:
         signal_process(pid, started, signal.SIGTERM)

@@ -71,8 +71,8 @@ class WorkspaceSession:
         clients that the hosts name. ``names`` are for hosts that may not report their own names.
 
         With ``env``, first get the packages that the workspace's lock file lists and hosts lack.
-        They are pushed now and with every later push. Raises ``EnvironmentFailed``; then nothing
-        has changed.
+        They are pushed now and with every later push. Raises ``EnvironmentFailed`` if they cannot
+        be had; then nothing has changed.
         """
         surroundings, notes = self._surroundings_of(workspace)
         if env:

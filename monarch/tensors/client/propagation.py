@@ -147,7 +147,7 @@ def _results(
 def of_operator(
     facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Template, CallSpec]:
-    """Make the template of a torch operator.
+    """Return the template of a torch operator, and the call's arguments as specs.
 
     Raises torch's own errors for wrong shapes, and ``TypeError`` if the result depends on values.
     """

@@ -62,7 +62,11 @@ class Borrow:
 
 
 def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, Borrow]:
-    """Lend a tensor to ``stream``; see ``TensorStream.borrow``."""
+    """Lend a tensor to ``stream``; return the borrowed tensor, and the ``Borrow`` that ends the
+    loan.
+
+    See ``TensorStream.borrow``.
+    """
     problem = find_problem(tensor, tensor.mesh, tensor.stream)
     if problem is not None and problem.startswith("DROPPED"):
         raise incorrect("borrow", (tensor,), {}, lambda _: problem)

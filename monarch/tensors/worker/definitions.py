@@ -283,7 +283,8 @@ def resolve(where: tuple[str, Any]) -> Any:
 def _by_path(path: str) -> Any:
     """Return the object at a dotted path, an attribute of the longest part that can be imported.
 
-    Raises ``ImportError`` or ``AttributeError``.
+    Raises ``ImportError`` if no part can be imported, ``AttributeError`` if the module lacks the
+    name.
     """
     parts = path.split(".")
     for num in range(len(parts) - 1, 0, -1):

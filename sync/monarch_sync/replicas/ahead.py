@@ -71,8 +71,11 @@ class Ahead:
         return True
 
     def complete(self, stage: StageRequest) -> tuple[StageRequest, Manifest] | None:
-        """Return the stage with the entries of the instalments added, and its manifest; None if the
-        stage builds on other instalments than those that came here. Raises ``BadManifest``."""
+        """Return the stage with the entries of the instalments added, and its manifest.
+
+        None if the stage builds on other instalments than those that came here. Raises
+        ``BadManifest`` if an entry of the stage is invalid.
+        """
         sent = Manifest(self._entries.values())
         if self.generation != stage.generation or sent.digest != stage.ahead:
             return None

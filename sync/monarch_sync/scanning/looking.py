@@ -77,8 +77,11 @@ class Looking:
         return None
 
     def entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
-        """Return the entry of a local path, or the reason why it cannot be synced. ``status``: its
-        status, if the caller has just read it. Raises ``OSError``."""
+        """Return the entry of a local path, or the reason why it cannot be synced.
+
+        ``status`` is the path's status, if the caller has just read it. Raises ``OSError`` if the
+        path cannot be read.
+        """
         if status is None:
             status = os.lstat(local)
         if is_too_deep(path):

@@ -24,8 +24,10 @@ _FICLONE = 0x40049409
 
 
 def open_file(path: str | os.PathLike[str]) -> int:
-    """Open a path for reading and return the descriptor. Does not follow a link and does not wait
-    for a pipe. Raises ``OSError``."""
+    """Open a path for reading and return the descriptor. Does not wait for a pipe.
+
+    Raises ``OSError`` if it cannot be opened, and for a link, which is not followed.
+    """
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

@@ -90,8 +90,12 @@ class Readings:
         return stale
 
     def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
-        """Return the reading of a regular file. Read it if it may have changed since the last
-        reading; ``last`` is the entry that the last scan found at its path. Raises ``OSError``."""
+        """Return the reading of a regular file. Read the file if it may have changed since the last
+        reading.
+
+        ``last`` is the entry that the last scan found at its path. Raises ``OSError`` if the file
+        cannot be read.
+        """
         key = (status.st_dev, status.st_ino)
         reading = self._readings.get(key) or self._old_readings.get(key)
         if status.st_nlink > 1:

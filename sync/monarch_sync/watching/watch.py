@@ -130,7 +130,8 @@ class Watcher:
 
         Every file saved before this call is in the result of this or an earlier call. The first
         call returns None, and so does any call for which the watcher cannot prove that nothing is
-        missing. For one thread at a time. Raises ``WorkspaceMissing``.
+        missing. For one thread at a time. Raises ``WorkspaceMissing`` if a folder of the workspace
+        is gone.
         """
         if self.is_iterated or self._is_closed.is_set() or os.getpid() != self._pid:
             return None  # In a forked child, events are the parent's.

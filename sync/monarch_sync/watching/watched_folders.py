@@ -69,7 +69,7 @@ class WatchedFolders:
         return len(self._by_number)
 
     def add_root(self, path: str) -> None:
-        """Watch a workspace's folder. Raises ``OSError``."""
+        """Watch a workspace's folder. Raises ``OSError`` if the system cannot watch it."""
         number = self._queue.watch(path)
         if number not in self._by_number:
             node = self._by_number[number] = _Node(path, number)

@@ -284,7 +284,8 @@ class Verbs:
     def _run(self, connection: _Connection, works: Iterator[WorkRequest], deadline: float) -> None:
         """Post all work requests, a few at a time, and wait for them.
 
-        Raises ``VerbsFailed`` or ``TimeoutError``.
+        Raises ``VerbsFailed`` if one fails or the connection is closed, ``TimeoutError`` at the
+        deadline.
         """
         num_posted = num_done = spins = 0
         following = next(works, None)

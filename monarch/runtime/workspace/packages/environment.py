@@ -68,11 +68,11 @@ class HostPython(NamedTuple):
 def build(
     needs: Needs, hosts: Sequence[HostPython], cache: Path, pip_arguments: Sequence[str] = ()
 ) -> Path | None:
-    """Return a folder with wheels of the packages that some host lacks; ``None`` if no host lacks
-    any.
+    """Return a folder with wheels of the packages that hosts lack; ``None`` if no host lacks any.
 
     ``pip_arguments`` go to each call of pip, ``["--index-url", ...]`` for example. Blocks for as
-    long as pip takes. Raises ``EnvironmentFailed``.
+    long as pip takes. Raises ``EnvironmentFailed`` if wheels for a host cannot be had, or if this
+    program's own environment lacks a package.
     """
     alike: dict[str, list[HostPython]] = {}
     for host in hosts:
@@ -235,7 +235,10 @@ def ask_pythons(
     node: Node, hosts: Sequence[ProcAddress], names: Mapping[Uid, str] = MappingProxyType({})
 ) -> list[HostPython]:
     """Ask all hosts at once for their Pythons; look directly if a host is this process's own.
-    ``names`` has the names of hosts, for errors. Raises ``EnvironmentFailed``."""
+
+    ``names`` has the names of hosts, for errors. Raises ``EnvironmentFailed`` if a host does not
+    answer, or cannot list its packages.
+    """
     pythons: list[HostPython] = []
     asked = []
     for host in hosts:

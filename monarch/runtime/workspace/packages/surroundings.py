@@ -73,7 +73,7 @@ class Surroundings:
         result.
 
         The text is never empty: it also says that nothing was needed, or that there is no lock
-        file. Raises ``EnvironmentFailed``; then nothing has changed.
+        file. Raises ``EnvironmentFailed`` if the wheels cannot be had; then nothing has changed.
         """
         needs = needs_of(self._workspace)
         if not needs:

@@ -42,7 +42,8 @@ class HeldChanges(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, reply: messages.Changes) -> HeldChanges:
-        """Decode a host's answer. Raises ``BadManifest``."""
+        """Return the changes in a host's answer. Raises ``BadManifest`` if an entry in it is
+        invalid."""
         old, new = (
             {entry.path: entry for entry in map(Entry.from_row, rows)}
             for rows in (reply.before, reply.now)
@@ -126,7 +127,10 @@ class HostHistory:
         return frozenset(reply.digests if isinstance(reply, messages.Need) else digests)
 
     def content(self, entry: Entry) -> bytes:
-        """Return a file's content, from any host that has it. Raises ``ContentGone``."""
+        """Return a file's content, from any host that has it.
+
+        Raises ``ContentGone`` if no host has it any more.
+        """
         for host in self.hosts:
             content = self._content_at(host, entry)
             if content is not None and digest_bytes(content) == entry.digest:
