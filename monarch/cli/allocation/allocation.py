@@ -155,9 +155,10 @@ def _is_repaired(job: JobTrait) -> bool:
 
 
 def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
-    """Report that ``job`` ends because another one is wanted; ask first if a program uses it.
+    """Report that ``job`` ends because another one is wanted; ask first if a program uses its
+    hosts.
 
-    ``is_agreed`` answers the question with yes. A no, or nobody to ask, is an error.
+    With ``is_agreed`` nothing is asked. Raises ``JobError`` or ``click.Abort`` without agreement.
     """
     num_hosts = job.num_running()
     if not num_hosts:

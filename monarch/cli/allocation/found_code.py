@@ -62,8 +62,8 @@ class FoundScript:
 
 @dataclass(frozen=True)
 class FoundCode:
-    """The code of a project: whether it has any, its scripts, folders of configs, and folders that
-    trainings write."""
+    """The code of a project: whether it has any, its scripts, its folders of configs, and the
+    folders into which trainings write."""
 
     has_code: bool = False
     scripts: tuple[FoundScript, ...] = ()

@@ -62,7 +62,7 @@ def in_short(names: Iterable[str]) -> str:
 
 
 def usage(users: Mapping[str, str]) -> list[str]:
-    """Say in sentences which user has which host; the user "" is nobody."""
+    """Return sentences that say which user has which host; the user "" is nobody."""
     if not users:
         return []
     if len(set(users.values())) == 1:

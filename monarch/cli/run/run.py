@@ -440,7 +440,10 @@ def _unfinished(
 def run_recipe(
     recipe: Recipe, config: Any, hosts: HostMesh, target: RunTarget, record: Record
 ) -> object:
-    """Run a recipe on ``hosts``; Ctrl-C stops it in the way that the recipe supports."""
+    """Run a recipe on ``hosts``, and return its result.
+
+    Ctrl-C stops it in the way that the recipe supports.
+    """
     grace_seconds = settings().stop_timeout_seconds
     mesh = None if recipe.takes_hosts else target.spawn(hosts, recipe)
     try:

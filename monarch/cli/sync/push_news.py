@@ -68,7 +68,7 @@ class Retrying:
         )
 
     def pushed(self, report: SyncReport, now: float) -> bool:
-        """Record a push; return whether it is the first of a row of pushes that must be retried.
+        """Record a push; return whether pushes must be retried from now on, and were not so far.
 
         ``now``: seconds, by any clock that never stops.
         """

@@ -341,7 +341,7 @@ class Watching:
             self._is_behind = True
 
     def _look_at_project(self) -> bool:
-        """Read the project's edits; return whether the workspace is another one than before."""
+        """Read the project's edits; return whether they have changed the workspace."""
         if not self._edits.look(time.monotonic()):
             return False
         self._workspace = self._edits.workspace
@@ -353,7 +353,7 @@ class Watching:
     # The allocation
 
     def _look_at_allocation(self, *, is_idle: bool) -> bool:
-        """Check the allocation; return whether another one has replaced it.
+        """Check the allocation; return whether there is another one now, or one again.
 
         While an allocation is up, this is checked only if ``is_idle``.
         """

@@ -34,8 +34,11 @@ class Finding(NamedTuple):
 def of_host(
     name: str, told: Mapping[str, Any], skew_seconds: float, *, brings_monarch: bool
 ) -> Iterator[Finding]:
-    """Yield the findings of one host's answer. ``brings_monarch``: a host without monarch gets
-    it."""
+    """Yield the findings of one host's answer.
+
+    With ``brings_monarch``, `monarch apply` brings monarch to the host, so a missing one is no
+    failure.
+    """
     python = tuple(told.get("python", (0, 0, 0)))
     version = ".".join(map(str, python))
     if python[:2] < _OLDEST_PYTHON:

@@ -45,14 +45,14 @@ def exec_command(
     point: Mapping[str, int] | Point | None = None,
     per_host: Mapping[str, int] | None = None,
 ) -> Future[int]:
-    """Run ``cmd`` on each host of a mesh, ``per_host`` times; the future has the largest exit
-    status.
+    """Run ``cmd`` on each host of a mesh, ``per_host`` times.
 
-    A list is a program with its arguments, a text is one for the shell. ``script.py`` and ``-m
-    module`` are run by the host's Python. Output is shown while it runs, each line with its host
-    and rank in front; ``output_dir`` gets it too, in a folder of its own. ``rank``, or ``point``,
-    chooses one. Each process has MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>. The processes end with
-    this program. Raises ``JobError`` for a point outside the mesh.
+    The future has the largest exit status. A list is a program with its arguments, a text is a
+    command for the shell. ``script.py`` and ``-m module`` are run by the host's Python. Output is
+    shown while it runs, each line with its host and rank in front. ``output_dir`` gets it too, in a
+    folder of its own. Only the process ``rank`` is run, or those at ``point``, if these are given.
+    Each process has MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>, and ends with this program. Raises
+    ``JobError`` for a rank or a point outside the mesh.
     """
     arguments, is_python = python_or_not(["sh", "-c", cmd] if isinstance(cmd, str) else cmd)
     program = Program(arguments, dict(env or {}), workdir or "", None, is_python)

@@ -59,8 +59,8 @@ def newest_of(
 class RunMemory:
     """The copies in the memory of one attempt's hosts, which belong to ``owner``.
 
-    ``needs_all``: each rank has a part of the state. ``saved_step`` is the step of the last
-    checkpoint: older copies are useless.
+    ``needs_all``: each rank has a part of the state, so copies are used only if all ranks have one.
+    ``saved_step`` returns the step of the last checkpoint: older copies are not used.
     """
 
     def __init__(

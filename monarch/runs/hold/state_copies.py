@@ -33,10 +33,10 @@ BeginCopy = Callable[[list[Any]], "CopyBeside | None"]
 
 
 class PutBack(Protocol):
-    """A function that restores the state, each time that it is called. It returns descriptions of
-    the objects that it could not restore.
+    """A function that restores the state, as often as it is called.
 
-    ``SAMPLED`` is among the descriptions if only samples and torch's counts show that weights are
+    It returns descriptions of the objects that it could not restore. ``SAMPLED`` is among them if
+    it compared only samples of the weights, and torch's counts of writes, to see that they are
     unchanged.
     """
 

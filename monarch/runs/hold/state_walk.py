@@ -287,8 +287,8 @@ class Walk:
     def _tells(self, value: Any) -> None:
         """Record an object's attributes, so that they can be compared and restored exactly.
 
-        If it has no attributes, or one of them is an iterator that no copy can rewind, record its
-        ``state_dict`` instead.
+        If it has none, or a copy could not rewind one of them, an iterator, record its
+        ``state_dict``.
         """
         attributes = _dict_of(value)
         has_entries = attributes is not None or _slots_of(type(value))

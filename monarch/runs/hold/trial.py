@@ -105,12 +105,11 @@ class Trial(Actor):
     the key "" the run's first generation. Without ``keeps`` the state cannot be restored in this
     process; copies are still made in the host's memory, from which a new process can continue. With
     ``watches_first`` the state can also be restored after the first call of an endpoint, on code
-    that was never edited.
-    ``memory`` is the owner of the copies in the host's memory (``RunMemory.owner``).
-    ``num_ranks_here`` processes of this host make such copies; ``is_told_of_room``: the run has
-    reported that there is no room for them.
+    that was never edited. ``memory`` is the owner of the copies in the host's memory
+    (``RunMemory.owner``). ``num_ranks_here`` processes of this host make such copies. With
+    ``is_told_of_room`` it is not reported again that there is no room for them.
 
-    A sync actor, with a thread of its own: it answers while the actor on trial is stuck.
+    It is a sync actor with a thread of its own, so it answers while the actor on trial is stuck.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class StepsMade(NamedTuple):
 
 
 def ended_words(status: int) -> str:
-    """Describe how a process ended that printed no error."""
+    """Return a description of how a process ended that printed no error."""
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-status).name}"

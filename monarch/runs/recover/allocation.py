@@ -46,7 +46,8 @@ class RunAllocation:
     ``move`` sends what a run needs to the hosts of another job; ``tell`` gets a line for people.
     ``choose`` gets a text about a host that cannot be restarted, and decides what to do.
     ``why_unfit`` returns why a run could not continue with so many hosts, or "". ``is_stopping``
-    returns whether the run must stop. ``is_part``: the run has only some hosts of the mesh.
+    returns whether the run must stop. With ``is_part`` the run has only some hosts of the mesh, so
+    it may move to an allocation with more hosts.
     """
 
     job: JobTrait

@@ -67,8 +67,8 @@ def answers_of(
 ) -> list[Any]:
     """Return the answers of ranks that were called before, as ``ask_all`` does.
 
-    ``seconds`` count from this call on, and may be a function that returns the current patience.
-    ``slow`` is notified if the answers take long.
+    ``seconds`` counts from this call on; it may be a function that returns the current patience.
+    ``slow`` is asked what to do if the answers take long.
     """
     call = _CallWatch(witnesses, seconds, doing, slow or SlowCall())
     answers = []

@@ -100,8 +100,9 @@ class ProcWatchers:
             self._node.send(address, down)
 
     def ended(self, proc: HostProc, down: ProcDown, *, is_shared: bool) -> None:
-        """Report the end of a proc. ``is_shared``: other procs die of the same cause at this
-        moment. The end is then part of one report about all of them.
+        """Report the end of a proc to its watchers and its owner.
+
+        ``is_shared``: other procs end of the same cause now; one report about all of them is sent.
         """
         self._remember_end(down)
         watchers = self._with_owner(proc, self._take(proc.uid))

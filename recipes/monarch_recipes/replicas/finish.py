@@ -179,7 +179,10 @@ async def _compare(groups: Groups, group: Group, last_step: int) -> None:
 
 
 async def _adopt(groups: Groups, group: Group, checkpoint: Path) -> None:
-    """Give a late group the state of the finished ones, restarting it if need be."""
+    """Give a late group the state of the finished groups.
+
+    A group without processes is restarted for it. It is given up if it is lost too often.
+    """
     event_log = groups.event_log
     if group.accused_of is not None:
         await groups.lose(group, group.accused_of)

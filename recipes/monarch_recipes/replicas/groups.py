@@ -251,8 +251,8 @@ class Groups:
     def begin_together(self, groups: Collection[Group]) -> None:
         """Record from which step a run begins when no group trains: the step of the furthest group.
 
-        If the last checkpoint was lost with a host's own disk, the run goes back to that step, and
-        an event says so.
+        That may be before the last checkpoint, if it was lost with a host's own disk. Then this
+        group's checkpoint counts as the last one, and an event says so.
         """
         furthest = max(groups, key=lambda group: group.step)
         if furthest.step >= self.saved_step:

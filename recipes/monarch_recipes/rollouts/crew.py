@@ -54,7 +54,7 @@ class Crew:
         return len(self._members)
 
     def ask(self, number: int, method: str, *args: Any) -> CrewCall[Any]:
-        """Call the method of a member without waiting for its answer."""
+        """Call the method of a member, and return the call without waiting for its answer."""
         return CrewCall(self, number, method, args)
 
     def move(self, hosts: HostMesh) -> None:

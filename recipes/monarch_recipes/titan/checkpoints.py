@@ -64,7 +64,11 @@ class Checkpointer:
         self._unfinished: int | None = None  # the step
 
     def load(self) -> Resumed:
-        """Load the newest complete checkpoint, or the one that the config names."""
+        """Load the run's newest complete checkpoint, or that of the config's `load_step`.
+
+        If the run has none, load the initial weights that the config names, if any. Raises
+        CheckpointError if the checkpoint is of another model, or cannot be loaded.
+        """
         if not self._inner.enable:
             return Resumed(None)
         newest = find_checkpoint(self._folder, self._config.load_step)

@@ -27,8 +27,10 @@ _NOTHING = ReadyContent("")
 
 
 class Committer:
-    """Carries out one plan, which starts from the state ``old``. ``is_repeated``: an earlier
-    attempt was interrupted and may have carried out a part of the plan."""
+    """Carries out one plan, which starts from the state ``old``.
+
+    ``is_repeated``: an earlier attempt was interrupted; moves that it has made are not made again.
+    """
 
     def __init__(
         self,

@@ -65,7 +65,10 @@ def quiet_imports() -> Iterator[None]:
 
 
 def _summing(init: Any) -> Any:
-    """Wrap a trainer's `__init__` so that FSDP sums without scaling, which gloo cannot do."""
+    """Return a trainer's `__init__`, wrapped so that FSDP sums without scaling.
+
+    Gloo cannot scale the sum.
+    """
 
     @functools.wraps(init)
     def wrapped(trainer: Any, *args: Any, **kwargs: Any) -> None:
