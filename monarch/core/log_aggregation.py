@@ -43,8 +43,10 @@ class Aggregate(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The lines of a window. ``aggregates`` represent groups of similar lines. ``last`` are the
-    latest of the other lines; ``num_more`` earlier lines among these were only counted.
+    """The lines of a window of time.
+
+    ``aggregates`` represent groups of similar lines. ``last`` are the latest of all other lines;
+    ``num_more`` is the number of the other lines before these.
     """
 
     aggregates: list[Aggregate]

@@ -46,7 +46,8 @@ class MeshProfile:
         """Write the trace, for ui.perfetto.dev, to ``output`` [default: ``trace.json.gz``]; return
         the path.
 
-        Raises ``RuntimeError`` before the block has ended, and ``OSError``.
+        Raises ``RuntimeError`` before the block has ended, and ``OSError`` if the file cannot be
+        written.
         """
         if self._trace is None:
             raise RuntimeError("the block of this profile has not ended yet")

@@ -121,7 +121,7 @@ class RDMABuffer:
         ``consistent`` repeats the read until no write was in progress: neither a ``write_from``,
         nor the owner's within ``with buffer.changing():``. Raises ``ValueError`` if ``dst`` is
         smaller than the buffer. The future raises ``RemoteMemoryError`` if the memory is gone, and
-        ``TimeoutError``.
+        ``TimeoutError`` after ``timeout`` seconds.
         """
         memory = destination(dst, self).as_of_now()
         part, deadline = self._part, deadline_of(timeout)
@@ -131,7 +131,7 @@ class RDMABuffer:
         """Copy ``src`` to the beginning of the buffer.
 
         Raises ``ValueError`` if ``src`` is larger than the buffer. The future raises
-        ``RemoteMemoryError`` if the memory is gone, and ``TimeoutError``.
+        ``RemoteMemoryError`` if the memory is gone, and ``TimeoutError`` after ``timeout`` seconds.
         """
         memory = source(src, self).as_of_now()
         part, deadline = self._part, deadline_of(timeout)

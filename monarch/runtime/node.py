@@ -394,7 +394,7 @@ class Node:
         handler(envelope)
 
     def close(self) -> None:
-        """Leave the network. Idempotent."""
+        """Leave the network: close all connections, and stop the loop. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -40,8 +40,9 @@ class RunGate:
     def switch(self, generation: int, *, divides: bool, changes: bool) -> None:
         """Run ``generation`` from now on.
 
-        ``divides``: some hosts keep older code. ``changes``: the push changed files that this
-        process has loaded.
+        ``divides``: some hosts keep older code, so calls that are under way to both kinds of hosts
+        are refused. ``changes``: the push changed files that this process has loaded, so its code
+        is of this generation, too.
         """
         self.generation = generation
         if changes:

@@ -15,8 +15,11 @@ from monarch_sync.workspace import Workspace
 
 
 def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
-    """Push ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``, and
-    ``ValueError`` for a workspace without folders."""
+    """Push ``workspace`` to ``replica``: scan, stage, commit.
+
+    Raises ``PushRefused`` if the replica refuses the push, and ``ValueError`` for a workspace
+    without folders.
+    """
     workspace.check()
     started = time.perf_counter()
     scanner = Scanner(workspace)
@@ -36,8 +39,8 @@ def push_local(
     """Push the result of a scan to ``replica``: stage, commit.
 
     ``takes_back``: ``scan`` is an earlier state of ``replica``. No content is sent then, because
-    the replica's store has it. Raises ``PushRefused``, and ``MovedUnderfoot`` for a file that
-    changed after the scan.
+    the replica's store has it. Raises ``PushRefused`` if the replica refuses the push, and
+    ``MovedUnderfoot`` for a file that changed after the scan.
     """
     scan = scan.over(replica.manifest)
     manifest = scan.manifest

@@ -273,8 +273,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """Return the message in ``data``. Raises ``BadMessage``, or ``VersionMismatch`` if it has
-    another version."""
+    """Return the message in ``data``.
+
+    Raises ``VersionMismatch`` if it has another version, and ``BadMessage`` if it is malformed.
+    """
     view = memoryview(data)
     if not view:
         raise BadMessage("it is empty")

@@ -79,7 +79,11 @@ class PushOptions(NamedTuple):
 
 
 class Pusher:
-    """Pushes to one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
+    """Pushes to one allocation.
+
+    Calls block. They raise ``MonarchError`` if a host fails, and ``SyncError`` if a push cannot be
+    made.
+    """
 
     def __init__(self, job: JobTrait, *, coming_up_seconds: float = COMING_UP_SECONDS) -> None:
         self.job = job

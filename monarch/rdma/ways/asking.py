@@ -23,7 +23,7 @@ def response_of(
 ) -> Response[dict[str, Any]]:
     """Send a request to the owner of ``region``, and return its response.
 
-    Raises ``RemoteMemoryError`` if the owner is gone, and ``TimeoutError``.
+    Raises ``RemoteMemoryError`` if the owner is gone, and ``TimeoutError`` at the deadline.
     """
     answer = process.current().node.ask(region.owner, request)
     if not answer.wait(max(0.0, deadline - time.monotonic())):
@@ -43,7 +43,7 @@ def ask_owner(
     """Send a request about ``region`` to its owner, and return the answer.
 
     Raises ``RemoteMemoryError`` if the memory or the owner is gone, ``BackendUnavailable`` if the
-    owner cannot do what is asked, and ``TimeoutError``.
+    owner cannot do what is asked, and ``TimeoutError`` at the deadline.
     """
     sender = process.current().node.uid
     about = {**about, "slot": region.slot, "key": region.key, "sender": sender}

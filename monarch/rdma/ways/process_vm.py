@@ -52,7 +52,10 @@ _readv, _writev = map(_call, _NAMES)
 
 
 class ProcessVm:
-    """The backend for processes of this user on this host."""
+    """The way of ``RDMABuffer`` to memory of other processes of this user on this host.
+
+    It uses the system calls process_vm_readv and process_vm_writev.
+    """
 
     name = "process_vm"
 

@@ -59,7 +59,8 @@ _log = logging.getLogger("monarch.rdma")
 
 
 class StreamServer:
-    """Listens for readers that have a ticket."""
+    """Listens for readers of this process's memory. A reader must first send the number of a
+    ticket."""
 
     def __init__(self, host: str, *, encrypted: bool) -> None:
         """Listen at ``host``, on a free port. Raises ``OSError`` if that fails."""

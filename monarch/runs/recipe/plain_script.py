@@ -55,7 +55,7 @@ class ScriptFailed(RunFailed):
 
 
 def script_recipe(wanted: str) -> Recipe:
-    """Return the recipe that runs that script."""
+    """Return a recipe that runs the script at the path ``wanted``."""
     module = ModuleType(Path(wanted).stem)
     module.__file__ = str(Path(wanted).resolve())
     module.__doc__ = f"{wanted}, a plain script: one copy a proc, as torchrun runs it."

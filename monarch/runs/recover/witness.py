@@ -195,7 +195,7 @@ def _instructions(frame: FrameType | None) -> list[tuple[int, int]]:
 
 
 def _compiles(frame: FrameType | None) -> bool:
-    """Whether a thread compiles, or imports."""
+    """Whether a thread with this innermost frame compiles code, or imports a module."""
     while frame is not None:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path == _IMPORTS or any(part in path for part in _COMPILES):

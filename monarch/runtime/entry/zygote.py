@@ -222,8 +222,9 @@ class _Zygote:
 class TemplatePast(msgspec.Struct):
     """The facts that a template keeps when it restarts itself.
 
-    ``modules`` are those of the preload that spoiled it, ``imported`` those of earlier preloads;
-    ``spoilers`` says why some are not imported; ``children`` have pid, uid and life.
+    ``modules`` are those of the preload that spoiled it, ``imported`` those of earlier preloads.
+    ``spoilers`` says, by module, why some are not imported. ``children`` are the procs that it has
+    forked, each as (pid, uid, life).
     """
 
     environment: dict[str, str]

@@ -26,7 +26,10 @@ _ABOUT = 0.8  # of the limit, as the hosts did not learn it at the same moment
 
 
 class IdleWatch:
-    """Watches whether one host is idle; on its loop. ``end`` is called when the time is over."""
+    """Calls ``end`` once none of an allocation's hosts was used for the time that a client has set.
+
+    It runs on the loop of ``node``.
+    """
 
     def __init__(
         self, node: Node, is_in_use: Callable[[], bool], end: Callable[[], object]

@@ -60,7 +60,7 @@ def marks_along(node: Network, route: TreeRoute, place: TreePlace, actor: Uid) -
 
 
 class _MarkSink:
-    """Waits for the answer to a mark."""
+    """Tells an outbox that a mark was answered, or that the process to which it went is gone."""
 
     def __init__(self, target: Uid, box: Outbox) -> None:
         self._target = target

@@ -37,8 +37,8 @@ class SpawnGate:
     def passing(self) -> Iterator[None]:
         """Spawn within the block. Waits while the gate is closed.
 
-        Raises ``MonarchError`` after ``patience_seconds``: the push may be waiting for this very
-        thread.
+        Raises ``MonarchError`` after ``patience_seconds``, since a push that closes the gate may
+        wait for this thread.
         """
         with self._changed:
             deadline = time.monotonic() + self._patience_seconds

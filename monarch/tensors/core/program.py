@@ -31,7 +31,11 @@ WorkerOp = tuple[Any, CallSpec, Any]
 
 
 class RecordedStep(NamedTuple):
-    """An operation of a recording, with the numbers that a record in a batch also has."""
+    """One operation of a recording.
+
+    ``number`` is that of its template, ``base`` that of its first result; ``used`` refers to its
+    inputs.
+    """
 
     number: int
     base: int

@@ -19,10 +19,10 @@ class Onward(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SyncAnswer(msgspec.Struct):
-    """A host's answer to one message of a push; the ``reply`` is opaque here.
+    """A host's answer to one message of a push. ``reply`` is the encoded answer of its replica.
 
-    If content was staged, it also has the landing places of ``packages`` by path, and the client
-    whose processes have to change with the files.
+    If content was staged, it also has the client whose processes must change with the files, and in
+    ``packages`` the files of packages that change, each with the path of its new content.
     """
 
     reply: bytes

@@ -74,7 +74,8 @@ class CodeChanges:
 
 
 class CompiledCode:
-    """The graphs of this process."""
+    """Records the graphs that dynamo has compiled in this process, and the code that each one has
+    traced."""
 
     def __init__(self) -> None:
         self._made: dict[int, Compilation] = {}

@@ -71,8 +71,10 @@ class Names(msgspec.Struct, frozen=True, dict=True):
 
 
 def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None = None) -> Names:
-    """Return the names of a statement. ``deferred`` has, for functions that were analysed before,
-    the names that their bodies read from outside the function.
+    """Return the names that a statement binds and reads.
+
+    ``deferred`` has, for functions that were analysed before, the names that their bodies read from
+    outside the function.
     """
     reader = _Reader(Use.HELD if isinstance(node, ast.Expr) else Use.PASSED, deferred or {})
     reader.statement(node)

@@ -45,7 +45,8 @@ class Ahead:
         """Stage an instalment, and return whether it was staged.
 
         Nothing is staged if an entry was sent before, or if an entry's folder was not. Raises
-        ``BadManifest``, ``BadMessage`` and ``OSError``.
+        ``BadManifest`` for an invalid entry, ``BadMessage`` for damaged content, and ``OSError`` if
+        a file cannot be written.
         """
         entries: dict[str, Entry] = {}
         for row in instalment.rows:

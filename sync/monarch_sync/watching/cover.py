@@ -39,10 +39,10 @@ class CannotWatch(Exception):
 
 
 class Cover:
-    """Watches one folder of a workspace, and those folders in it that belong to the workspace. The
-    watches are kept in ``watched``.
+    """Watches one folder of a workspace, and those folders in it that belong to the workspace.
 
-    Raises ``OSError``, and ``CannotWatch`` if the file system does not report every change.
+    The watches are kept in ``watched``. Raises ``OSError`` if a folder cannot be watched, and
+    ``CannotWatch`` if the file system does not report every change.
     """
 
     def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:

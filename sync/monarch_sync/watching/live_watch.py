@@ -24,10 +24,11 @@ from monarch_sync.workspace import Workspace
 
 
 class LiveWatch:
-    """Watches a workspace from the moment when this object is made. If a change after that may have
-    been missed, `catch_up` returns False.
+    """Watches a workspace from the moment when this object is made.
 
-    Touched paths gather in ``folders.touched``. Raises ``WorkspaceMissing``, and ``CannotWatch``.
+    If a change after that may have been missed, `catch_up` returns False. Touched paths gather in
+    ``folders.touched``. Raises ``WorkspaceMissing`` if a folder does not exist, and ``CannotWatch``
+    if the system cannot watch one.
     """
 
     def __init__(self, workspace: Workspace, cookie_seconds: float = 1.0) -> None:

@@ -79,8 +79,8 @@ class SystemWatch:
     def _is_another(self, changes: set[tuple[Change, str]]) -> bool:
         """Return whether a folder of the workspace was deleted or replaced.
 
-        It is enough that ``changes`` has its deletion. A new folder may have the inode number of
-        the old folder, so a comparison of these could miss it.
+        It was if ``changes`` has its deletion, or its inode is another one. The inode alone would
+        not show it: a new folder may have the inode number of the old folder.
         """
         deleted = {path for change, path in changes if change is Change.deleted}
         return not deleted.isdisjoint(self._roots) or self._identities() != self._first_identities
