@@ -45,8 +45,10 @@ class Segment:
 
     @classmethod
     def create(cls, size: int) -> Segment:
-        """Make a new segment. It uses memory only up to where ``back`` was called. Raises
-        ``OSError``."""
+        """Make a new segment. It uses memory only up to where ``back`` was called.
+
+        Raises ``OSError`` if the system cannot make one.
+        """
         if not hasattr(os, "memfd_create"):
             raise OSError(errno.ENOSYS, "this system has no memory that can be handed on")
         fd = os.memfd_create("monarch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

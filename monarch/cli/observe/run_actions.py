@@ -26,7 +26,10 @@ _IN_REPLICA = "/workspace/"
 
 
 class RunActions:
-    """Actions on a run of this folder, by its name. Each returns a text, or raises ``JobError``."""
+    """Actions on a run of this folder, by its name.
+
+    Each returns a text, or raises ``JobError`` if the run does not take the action now.
+    """
 
     def __init__(self) -> None:
         self._actions: dict[str, Callable[[RunFolder], str]] = {

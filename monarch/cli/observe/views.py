@@ -26,8 +26,9 @@ _LINES = 40
 
 
 class RankActions:
-    """Actions on the procs that ``visit`` sees, by uid. Each returns a text, or raises
-    ``JobError``.
+    """Actions on the procs that ``visit`` sees, by uid.
+
+    Each returns a text, or raises ``JobError`` if a proc has ended or the action is not possible.
     """
 
     def __init__(self, visit: MeshVisit) -> None:

@@ -132,7 +132,7 @@ class RunFolder:
         return steps_of(json_rows(self.path / METRICS))
 
     def environment(self) -> dict[str, Any]:
-        """Return the environment of the last program that ran it."""
+        """Return the environment of the last program that ran this run."""
         return read_json(self.path / "env.json")
 
     def origins(self) -> dict[str, str]:
@@ -141,7 +141,7 @@ class RunFolder:
 
     @property
     def running_pid(self) -> int | None:
-        """Return the pid of the program that now runs it; ``None`` if none does."""
+        """Return the pid of the program that now runs this run; ``None`` if none does."""
         last = self._last_turn()
         if last is None or last["kind"] != "begun" or not self._is_alive(last):
             return None

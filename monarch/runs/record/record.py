@@ -382,8 +382,8 @@ class Record:
     ) -> None:
         """Record what still runs old code after a switch, if anything does. Any thread may call it.
 
-        With ``is_told`` it is shown, too. ``kept``, code that is kept by design, is shown only if
-        it has changed since the last call.
+        With ``is_told`` it is shown, too. If there is only ``kept``, code that is kept by design,
+        it is shown when it has changed since the last call.
         """
         if stale or kept:
             parts = [*(f"old code: {text}" for text in stale), *(f"kept: {text}" for text in kept)]

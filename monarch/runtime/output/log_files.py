@@ -50,8 +50,10 @@ class LogFiles:
         return LogFile(self, mesh, name, rank)
 
     def directory_of(self, mesh: Uid, name: str) -> str:
-        """Return the folder with the files of a mesh; make it if it is missing. Raises
-        ``OSError``."""
+        """Return the folder with the files of a mesh; make it if it is missing.
+
+        Raises ``OSError`` if it cannot be made.
+        """
         if mesh not in self._meshes:
             if not self.directory:
                 self.directory = _new_run()

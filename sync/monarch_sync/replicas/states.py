@@ -37,8 +37,10 @@ class States:
 
 
 def manifest_of(stage: StageRequest, present: Manifest) -> Manifest:
-    """Return the state that a stage makes of the replica's ``present`` state. Raises
-    ``BadManifest``.
+    """Return the state that a stage makes of the replica's ``present`` state.
+
+    Raises ``BadManifest`` if an entry or a path is invalid, or the result has another digest than
+    the stage announced.
     """
     if not stage.base:
         manifest = Manifest.from_rows(stage.changed, stage.digest_name)

@@ -64,7 +64,7 @@ class MemoryKeys(Protocol):
 
 
 class QueuePair(Protocol):
-    """A reliable connection (RC). Methods raise ``VerbsFailed``."""
+    """A reliable connection (RC). Methods raise ``VerbsFailed`` if the device refuses a call."""
 
     info: QueuePairInfo
 
@@ -118,7 +118,7 @@ class GuardedPair:
 
 
 class VerbsDevice(Protocol):
-    """An open device. Methods raise ``VerbsFailed``."""
+    """An open device. Methods raise ``VerbsFailed`` if the device refuses a call."""
 
     name: str
 

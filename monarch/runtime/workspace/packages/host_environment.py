@@ -87,7 +87,7 @@ class HostEnvironment:
 
         Returns each file of the environment that will change, as (its path below the state folder,
         the path of its new content). The second path is "" for a file that will be deleted. Raises
-        ``UnfitEnvironment``.
+        ``UnfitEnvironment`` if this host cannot use the packages.
         """
         below = f"{FOLDER}/"
         landings = {from_wire(path): from_wire(landing) for path, landing in files}
@@ -102,8 +102,10 @@ class HostEnvironment:
         return self._prepare(find if is_wanted else None)
 
     def follow(self) -> None:
-        """Show the environment that the present files of the workspace need. Raises
-        ``UnfitEnvironment``."""
+        """Show the environment that the present files of the workspace need.
+
+        Raises ``UnfitEnvironment`` if this host cannot use the packages.
+        """
 
         def find(file: str) -> str:
             return os.path.join(self._root, FOLDER, file)
