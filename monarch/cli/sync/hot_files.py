@@ -30,7 +30,7 @@ _CODE = (
 class LeaveOut(NamedTuple):
     """A ``pattern`` for the ignore file ``file`` that leaves files out.
 
-    ``is_sure`` is false if a person may want such files to be pushed, as weights.
+    ``is_sure`` is false if a person may want such files to be pushed, for example weights.
     """
 
     pattern: str

@@ -93,7 +93,7 @@ class OtherUsers:
     def _tell_made(self, newest: int) -> None:
         """Report the generations of others after the last reported one, up to ``newest``.
 
-        Those before a push of ours were reported together with it.
+        Generations of others that came before a push of ours were reported together with that push.
         """
         last = self.came_to
         if self._pusher is None or not 0 < last < newest:

@@ -199,8 +199,7 @@ class Pusher:
         return {url: like_now(history) for url, history in histories.items()}
 
     def made_by_others(self, first: int, last: int) -> str:
-        """Describe who made the generations between ``first`` and ``last``, two generations of our
-        own.
+        """Describe who made the generations after ``first`` and before ``last``.
 
         One host may have such a generation before the other hosts, so this waits a moment until all
         have it.

@@ -124,9 +124,9 @@ class Proposal:
         return self._move(SwitchEvent.NO)
 
     def interrupted(self) -> Request | None:
-        """Handle Ctrl-C; return the next request.
+        """Handle Ctrl-C; return the next request. It is ``None`` also while an owner switches.
 
-        ``None`` also while an owner switches: the caller tells it to stop, and waits for its vote.
+        That owner's vote is then still awaited.
         """
         self._is_interrupted = True
         if self.is_over or self.state is ProposalState.CALLING_OFF or self.switching is not None:

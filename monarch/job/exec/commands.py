@@ -29,7 +29,7 @@ _PASSED_ON = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "NO_COLOR")
 def python_or_not(cmd: Sequence[str], *, is_module: bool = False) -> tuple[tuple[str, ...], bool]:
     """Return the arguments, and whether the host's Python runs them.
 
-    It runs ``-m module`` and ``x.py``.
+    It does if ``cmd`` is ``-m module``, or begins with a file such as ``x.py``.
     """
     arguments = (("-m",) if is_module else ()) + tuple(cmd)
     return arguments, bool(arguments) and (arguments[0] == "-m" or arguments[0].endswith(".py"))

@@ -209,9 +209,12 @@ class RunAllocation:
     def _without(
         self, remaining: HostMesh, hosts: HostMesh, lost: str, any_number: bool
     ) -> HostMesh:
-        """Return the hosts to continue on, after some of ``hosts`` were lost for good.
+        """Return the hosts to continue on, after some of ``hosts`` were lost and cannot be
+        restarted.
 
-        ``lost`` is the text about the loss.
+        ``remaining`` are the hosts that still run; ``lost`` is the text about the loss. Raises
+        ``AllocationLost`` if none runs, if they are too few, or if the answer of ``choose`` is to
+        end.
         """
         if not len(remaining):
             raise AllocationLost(lost)

@@ -179,10 +179,10 @@ class CarefulManager(Manager):  # type: ignore[misc]
     def begin_average(self, tensor: torch.Tensor) -> Callable[[], object]:
         """Begin to average a tensor in place over the groups that take part.
 
-        Return a function that waits. An error is reported to the manager, as by ``allreduce``; the
-        tensor is of no use then. The work object of ``allreduce`` would time its future in another
-        thread, which on a CPU costs more than sending a small message, and is not needed: gloo has
-        its own timeout.
+        Return a function that waits for the result. An error is reported to the manager, as by
+        ``allreduce``; the tensor is of no use then. Unlike ``allreduce`` it sets no timer in
+        another thread, which on a CPU costs more than to send a small message; gloo has its own
+        timeout.
         """
         if tensor.device.type != "cpu" and self._goes_by_host:
             copy = tensor.cpu()
