@@ -37,7 +37,7 @@ class States:
 
 
 def manifest_of(stage: StageRequest, present: Manifest) -> Manifest:
-    """Return the state that a stage makes of the replica's ``present`` state.
+    """Return the replica's state after a stage: its ``present`` state with the stage's changes.
 
     Raises ``BadManifest`` if an entry or a path is invalid, or the result has another digest than
     the stage announced.
